@@ -4,10 +4,6 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from pdx_api.names import PrefillFailure
-from tests.failure_matrix.agents import agent_rows
-from tests.failure_matrix.families import family_scenarios
-from tests.failure_matrix.mooncake import mooncake_rows
-from tests.failure_matrix.peers import peer_rows
 from tests.failure_matrix.row import (
     ALL,
     MOONCAKE_ALL,
@@ -23,8 +19,7 @@ from tests.failure_matrix.row import (
     Row,
     Wiring,
 )
-from tests.failure_matrix.rows import rows
-from tests.failure_matrix.scenarios import scenarios
+from tests.failure_matrix.rows import matrix
 
 BEGIN: Final = "<!-- Written by `make generate` from tests/failure_matrix. -->\n"
 _NAMES: Final = ("what fails", "order", "stream", "the client sees", "engines see", "counters", "test")
@@ -46,11 +41,6 @@ def failures(document: str) -> str:
     """The document with new tables."""
     prose = document.partition(BEGIN)[0]
     return prose + BEGIN + "".join(_section(phase) for phase in Phase)
-
-
-def matrix() -> tuple[Row, ...]:
-    """Every row."""
-    return (*rows(), *mooncake_rows(), *scenarios(), *family_scenarios(), *agent_rows(), *peer_rows())
 
 
 def _section(phase: Phase) -> str:

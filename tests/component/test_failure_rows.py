@@ -5,8 +5,8 @@ import sys
 
 import pytest
 
-from scripts.failures import matrix
 from tests.documents import ROOT
+from tests.failure_matrix.rows import matrix
 
 CASES = [case for row in matrix() for case in row.cases()]
 PLACES = ("tests/component", "tests/unit/proxy")

@@ -2,17 +2,21 @@
 
 import contextlib
 import importlib.util
+import os
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import openai
 import pytest
 
-from pdx_api.names import Role
+from pdx_api.names import Order, Role
+from pdx_api.spec.types import Spec
 from pdx_cli.main import main as pdx
-from tests.engines.support.harness import Engine, Gateway, running, tiny_spec
+from tests.engines.support import mooncake
+from tests.engines.support.harness import Engine, Gateway, gateway, running, tiny_spec
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -48,10 +52,32 @@ def running_pair(
     tiny_model: Path, logs: Path, order: str, connector: str = "NIXL", env: dict[str, str] | None = None
 ) -> Iterator[Pair]:
     """Engines wired for an order. Two pairs at once are slow: an idle NIXL engine keeps a core busy."""
-    spec = tiny_spec(tiny_model, order=order, connector=connector)
-    pair = Pair(Engine(spec, Role.PREFILL, logs, env=env or {}), Engine(spec, Role.DECODE, logs, env=env or {}), logs)
-    with running(pair.prefill, pair.decode):
+    with running_engines(tiny_spec(tiny_model, order=order, connector=connector), logs, env=env or {}) as pair:
         yield pair
+
+
+@contextlib.contextmanager
+def running_engines(spec: Spec, logs: Path, **fields: Any) -> Iterator[Pair]:
+    """One engine of each role, with these fields."""
+    prefill, decode = (Engine(spec, role, logs, **fields) for role in (Role.PREFILL, Role.DECODE))
+    with running(prefill, decode):
+        yield Pair(prefill, decode, logs)
+
+
+@pytest.fixture(scope="module")
+def front(pair: Pair) -> Iterator[Gateway]:
+    """A gateway in front of the module's pair, unless the module has a gateway of its own."""
+    with gateway(Order.PREFILL_FIRST, [pair.prefill], [pair.decode], pair.logs) as ready:
+        yield ready
+
+
+def mooncake_environment() -> dict[str, str]:
+    """What vLLM's engines get to run Mooncake's transfer engine. Without it, their tests are skipped."""
+    try:
+        libraries = mooncake.environment()
+    except ImportError as error:
+        pytest.skip(str(error))
+    return {**libraries, "PYTHONPATH": f"{mooncake.PLUGIN}:{os.environ.get('PYTHONPATH', '')}"}
 
 
 @pytest.fixture

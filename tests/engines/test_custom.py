@@ -9,19 +9,15 @@ from typing import Any
 import aiohttp
 import pytest
 
-from pdx_api.names import Order, Role
-from tests.engines.conftest import Pair
+from tests.engines.conftest import Pair, running_engines
 from tests.engines.support import campaign
 from tests.engines.support.harness import (
     ROOT,
     Answer,
-    Engine,
     Gateway,
     complete,
     eventually,
-    gateway,
     make_prompt,
-    running,
     tiny_spec,
 )
 
@@ -43,15 +39,8 @@ def pair(tiny_model: Path, folder: Path, tmp_path_factory: pytest.TempPathFactor
     custom = {"className": "FolderConnector", "modulePath": "folder_connector", "code": {"directory": str(CODE)}}
     config = {"folder": str(folder), "keep_seconds": KEEP_SECONDS}
     spec = tiny_spec(tiny_model, connector="Custom", custom=custom, config=config)
-    engines = Pair(Engine(spec, Role.PREFILL, logs), Engine(spec, Role.DECODE, logs), logs)
-    with running(engines.prefill, engines.decode):
+    with running_engines(spec, logs) as engines:
         yield engines
-
-
-@pytest.fixture(scope="module")
-def front(pair: Pair) -> Iterator[Gateway]:
-    with gateway(Order.PREFILL_FIRST, [pair.prefill], [pair.decode], pair.logs) as one:
-        yield one
 
 
 async def prefill(session: aiohttp.ClientSession, pair: Pair, prompt: list[int]) -> dict[str, Any]:

@@ -1,7 +1,6 @@
 """`parallelism.data: 2` of P and D on real vLLM: each rank of P hands over to each rank of D, by pull and by push."""
 
 import asyncio
-import os
 from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
@@ -13,11 +12,11 @@ import pytest
 
 from pdx_api.connectors.families import AtBootstrap, Identity, Pull, Push
 from pdx_api.connectors.nixl import Nixl
-from pdx_api.names import Order, Role
+from pdx_api.names import Order
 from pdx_api.spec.types import Parallelism
-from tests.engines.conftest import Pair
-from tests.engines.support import campaign, mooncake
-from tests.engines.support.harness import Answer, Engine, complete, gateway, make_prompt, running, tiny_spec
+from tests.engines.conftest import Pair, mooncake_environment, running_engines
+from tests.engines.support import campaign
+from tests.engines.support.harness import Answer, complete, gateway, make_prompt, tiny_spec
 
 RANKS = 2
 COMBINATIONS = list(product(range(RANKS), range(RANKS)))
@@ -36,13 +35,7 @@ def wiring(request: pytest.FixtureRequest) -> tuple[str, Order]:
 
 
 def _environment(connector: str) -> dict[str, str]:
-    if connector != "Mooncake":
-        return {}
-    try:
-        found = mooncake.environment()
-    except ImportError as error:
-        pytest.skip(str(error))
-    return {**found, "PYTHONPATH": f"{mooncake.PLUGIN}:{os.environ.get('PYTHONPATH', '')}"}
+    return mooncake_environment() if connector == "Mooncake" else {}
 
 
 @pytest.fixture(scope="module")
@@ -55,8 +48,7 @@ def pair(wiring: tuple[str, Order], tiny_model: Path, tmp_path_factory: pytest.T
     assert spec.decode is not None
     pools = {"prefill": spec.prefill.model_copy(update=ranked), "decode": spec.decode.model_copy(update=ranked)}
     spec = spec.model_copy(update=pools)
-    engines = Pair(Engine(spec, Role.PREFILL, logs, env=env), Engine(spec, Role.DECODE, logs, env=env), logs)
-    with running(engines.prefill, engines.decode):
+    with running_engines(spec, logs, env=env) as engines:
         yield engines
 
 

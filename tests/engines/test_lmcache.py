@@ -11,7 +11,7 @@ import aiohttp
 import pytest
 
 from pdx_api.connectors.lmcache import LMCache
-from pdx_api.names import Order, Role
+from pdx_api.names import Role
 from tests.engines.conftest import Pair
 from tests.engines.support.campaign import SHAPES, fresh, revive
 from tests.engines.support.harness import (
@@ -20,7 +20,6 @@ from tests.engines.support.harness import (
     SideProcess,
     complete,
     eventually,
-    gateway,
     make_prompt,
     running,
     tiny_spec,
@@ -58,12 +57,6 @@ def pair(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
         environment(patch)
         with running(server), running(prefill, decode):
             yield Served(prefill, decode, logs, server)
-
-
-@pytest.fixture(scope="module")
-def front(pair: Served) -> Iterator[Gateway]:
-    with gateway(Order.PREFILL_FIRST, [pair.prefill], [pair.decode], pair.logs) as found:
-        yield found
 
 
 @pytest.mark.parametrize(("chat", "stream"), SHAPES)

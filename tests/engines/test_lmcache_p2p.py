@@ -10,7 +10,7 @@ import aiohttp
 import pytest
 
 from pdx_api.connectors.lmcache_p2p import LMCacheP2P
-from pdx_api.names import Order, Role
+from pdx_api.names import Role
 from tests.engines.conftest import Pair
 from tests.engines.support.campaign import SHAPES, fresh, revive
 from tests.engines.support.harness import (
@@ -18,7 +18,6 @@ from tests.engines.support.harness import (
     Gateway,
     SideProcess,
     complete,
-    gateway,
     make_prompt,
     running,
     tiny_spec,
@@ -59,12 +58,6 @@ def pair(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
         environment(patch)
         with running(coordinator, *servers.values()), running(prefill, decode):
             yield Served(prefill, decode, logs, coordinator, servers)
-
-
-@pytest.fixture(scope="module")
-def front(pair: Served) -> Iterator[Gateway]:
-    with gateway(Order.PREFILL_FIRST, [pair.prefill], [pair.decode], pair.logs) as found:
-        yield found
 
 
 @pytest.mark.parametrize(("chat", "stream"), SHAPES)

@@ -10,22 +10,19 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from pdx_api.names import Order, Role
+from pdx_api.names import Role
 from pdx_api.spec.model import Adapter
 from pdx_cli.checks.engines import unequal_adapters
 from pdx_cli.sources.answers import names_of
 from pdx_cli.sources.observation import Engine as Observed
 from pdx_cli.sources.observation import Observation
-from tests.engines.conftest import Pair
+from tests.engines.conftest import Pair, running_engines
 from tests.engines.support import campaign
 from tests.engines.support.harness import (
-    Engine,
     Gateway,
     complete,
     eventually,
-    gateway,
     make_prompt,
-    running,
     tiny_spec,
 )
 
@@ -58,15 +55,8 @@ def pair(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     spec = tiny_spec(tiny_model, order="PrefillFirst")
     adapter = Adapter(name=ADAPTER, path=str(_write_adapter(logs / "adapter")))
     spec = spec.model_copy(update={"model": spec.model.model_copy(update={"adapters": [adapter]})})
-    engines = Pair(Engine(spec, Role.PREFILL, logs), Engine(spec, Role.DECODE, logs), logs)
-    with running(engines.prefill, engines.decode):
+    with running_engines(spec, logs) as engines:
         yield engines
-
-
-@pytest.fixture(scope="module")
-def front(pair: Pair) -> Iterator[Gateway]:
-    with gateway(Order.PREFILL_FIRST, [pair.prefill], [pair.decode], pair.logs) as ready:
-        yield ready
 
 
 async def test_an_adapters_text_is_a_single_engines_and_its_kv_moves(

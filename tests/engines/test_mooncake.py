@@ -19,8 +19,8 @@ import pytest
 from pdx_api.connectors.families import AtBootstrap, Push
 from pdx_api.connectors.mooncake import Mooncake
 from pdx_api.names import Order
-from tests.engines.conftest import Pair, running_pair
-from tests.engines.support import campaign, mooncake
+from tests.engines.conftest import Pair, mooncake_environment, running_pair
+from tests.engines.support import campaign
 from tests.engines.support.api_table import counted, differences, post
 from tests.engines.support.harness import MODEL, ROOT, Gateway, complete, eventually, gateway, make_prompt
 
@@ -49,11 +49,7 @@ AGENTS = [
 
 @pytest.fixture(scope="module")
 def env() -> dict[str, str]:
-    try:
-        found = mooncake.environment()
-    except ImportError as error:
-        pytest.skip(str(error))
-    return {**found, "PYTHONPATH": f"{mooncake.PLUGIN}:{os.environ.get('PYTHONPATH', '')}"}
+    return mooncake_environment()
 
 
 @pytest.fixture(scope="module")

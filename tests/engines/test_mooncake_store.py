@@ -15,9 +15,9 @@ import aiohttp
 import pytest
 
 from pdx_api.connectors.mooncake_store import MooncakeStore
-from pdx_api.names import Order, Role
-from tests.engines.conftest import Pair
-from tests.engines.support import campaign, mooncake
+from pdx_api.names import Role
+from tests.engines.conftest import Pair, mooncake_environment
+from tests.engines.support import campaign
 from tests.engines.support.campaign import SHAPES, fresh
 from tests.engines.support.harness import (
     Answer,
@@ -26,7 +26,6 @@ from tests.engines.support.harness import (
     SideProcess,
     complete,
     eventually,
-    gateway,
     make_prompt,
     running,
     tiny_spec,
@@ -64,11 +63,7 @@ class Served(Pair):
 
 @pytest.fixture(scope="module")
 def env() -> dict[str, str]:
-    try:
-        found = mooncake.environment()
-    except ImportError as error:
-        pytest.skip(str(error))
-    return {**found, "PYTHONPATH": f"{mooncake.PLUGIN}:{os.environ.get('PYTHONPATH', '')}"}
+    return mooncake_environment()
 
 
 @pytest.fixture(scope="module")
@@ -82,12 +77,6 @@ def pair(tiny_model: Path, env: dict[str, str], tmp_path_factory: pytest.TempPat
             patch.setenv(name, value)
         with running(master), running(prefill, decode):
             yield Served(prefill, decode, logs, master)
-
-
-@pytest.fixture(scope="module")
-def front(pair: Served) -> Iterator[Gateway]:
-    with gateway(Order.PREFILL_FIRST, [pair.prefill], [pair.decode], pair.logs) as found:
-        yield found
 
 
 def _moved(answer: Answer) -> int:

@@ -16,7 +16,7 @@ from tests.engines.conftest import Pair, running_pair
 from tests.engines.support import campaign
 from tests.engines.support.agents import Agents
 from tests.engines.support.api_table import ApiTable
-from tests.engines.support.harness import Gateway, complete, eventually, gateway, make_prompt
+from tests.engines.support.harness import Gateway, complete, eventually, make_prompt
 from tests.engines.support.openai_client import OpenAIClient
 
 
@@ -24,12 +24,6 @@ from tests.engines.support.openai_client import OpenAIClient
 def pair(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
     with running_pair(tiny_model, tmp_path_factory.mktemp("pull"), "PrefillFirst") as engines:
         yield engines
-
-
-@pytest.fixture(scope="module")
-def front(pair: Pair) -> Iterator[Gateway]:
-    with gateway(Order.PREFILL_FIRST, [pair.prefill], [pair.decode], pair.logs) as running:
-        yield running
 
 
 async def test_text_is_a_single_engines_and_the_prompt_came_from_outside(

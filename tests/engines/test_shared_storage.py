@@ -13,9 +13,9 @@ import aiohttp
 import pytest
 
 from pdx_api.connectors.base import Site
-from pdx_api.names import Order, Role
+from pdx_api.names import Order
 from pdx_api.render.engines import engine_command
-from tests.engines.conftest import Pair
+from tests.engines.conftest import Pair, running_engines
 from tests.engines.support.campaign import SHAPES
 from tests.engines.support.harness import (
     Answer,
@@ -25,7 +25,6 @@ from tests.engines.support.harness import (
     eventually,
     gateway,
     make_prompt,
-    running,
     tiny_spec,
 )
 
@@ -42,15 +41,8 @@ def storage(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def pair(tiny_model: Path, storage: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
     spec, logs = tiny_spec(tiny_model, **TRANSFER), tmp_path_factory.mktemp("shared-storage")
-    prefill, decode = (Engine(spec, role, logs, storage=str(storage)) for role in (Role.PREFILL, Role.DECODE))
-    with running(prefill, decode):
-        yield Pair(prefill, decode, logs)
-
-
-@pytest.fixture(scope="module")
-def front(pair: Pair) -> Iterator[Gateway]:
-    with gateway(Order.PREFILL_FIRST, [pair.prefill], [pair.decode], pair.logs) as found:
-        yield found
+    with running_engines(spec, logs, storage=str(storage)) as engines:
+        yield engines
 
 
 def _folders(storage: Path) -> set[Path]:

@@ -1,8 +1,4 @@
-"""The rows of the failure matrix. docs/failures.md is generated from them.
-
-`tests/component/handoff/test_failures.py` runs the rows of `rows` and `mooncake`. The rows of `scenarios`, `families`
-and `peers` have tests of their own.
-"""
+"""A row of the failure matrix, and the words that rows are made of. docs/failures.md is generated from the rows."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace

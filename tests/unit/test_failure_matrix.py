@@ -11,9 +11,10 @@ from pdx_api.names import PrefillFailure, Role
 from pdx_proxy.http.upstream.failures import Reason
 from pdx_proxy.telemetry.counters import Outcome, Settlement, ShedReason
 from pdx_sim import FaultKind
-from scripts.failures import BEGIN, failures, matrix
+from scripts.failures import BEGIN, failures
 from tests.documents import ROOT
 from tests.failure_matrix.row import ALL, MOONCAKE_ALL, PEERS, Case, Client, Phase, Wiring
+from tests.failure_matrix.rows import matrix
 from tests.mutations import MUTATIONS
 from tests.mutations.__main__ import PACKAGE
 from tests.mutations.mutation import Mutation

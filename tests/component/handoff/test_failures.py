@@ -16,7 +16,6 @@ from pdx_sim import FaultKind, Leg, SimEngine
 from tests.component.conftest import MakeWorld
 from tests.component.harness import PROMPT, Reply, Shape, World, eventually, prompt_of
 from tests.component.stalls import watched
-from tests.failure_matrix.mooncake import mooncake_rows
 from tests.failure_matrix.row import (
     LONG,
     MOONCAKE_ALL,
@@ -26,14 +25,14 @@ from tests.failure_matrix.row import (
     Strike,
     Wiring,
 )
-from tests.failure_matrix.rows import rows
+from tests.failure_matrix.rows import fault_rows
 
 TOKENS = 12
 LIMITS = ("max_tokens", "max_output_tokens")
 LONGEST = 15.0
 """No row waits for a deadline of LONG."""
 TRIES = 4
-CASES = [case for row in (*rows(), *mooncake_rows()) for case in row.cases()]
+CASES = [case for row in fault_rows() for case in row.cases()]
 AGENT_WIRINGS = (Wiring.PREFILL_FIRST, Wiring.CONCURRENT, Wiring.MOONCAKE_CONCURRENT)
 """With these, rows are run by the APIs of coding agents too. Over Mooncake, messages have their own order."""
 

@@ -25,6 +25,13 @@ async def busy(pair: Pair) -> "asyncio.Task[Any]":
     return task
 
 
+async def queue(pair: Pair, params: Any) -> "asyncio.Task[Any]":
+    """A leg that waits in D's queue."""
+    task: asyncio.Task[Any] = asyncio.create_task(pair.decode(params))
+    await until(lambda: pair.d.counts.waiting_now)
+    return task
+
+
 async def beat(pair: Pair) -> None:
     """Two heartbeats of D, of which the first only shakes hands."""
     for now in (1e12, 2e12):
@@ -36,8 +43,7 @@ async def beat(pair: Pair) -> None:
 async def test_pull_renews_the_lease_while_the_leg_is_queued(make_pair: MakePair, timing: dict[str, float]) -> None:
     pair = await make_pair(**timing, decode=FULL)
     first = await busy(pair)
-    queued = asyncio.create_task(pair.decode((await pair.prefill()).params))
-    await until(lambda: pair.d.counts.waiting_now)
+    queued = await queue(pair, (await pair.prefill()).params)
     await beat(pair)
     assert (pair.p.counts.heartbeats, pair.p.counts.pulled, pair.d.counts.loading_now) == (1, 0, 0)
     await hang_up(first)
@@ -58,8 +64,7 @@ async def test_pull_releases_the_blocks_of_a_leg_that_ends_in_the_queue(
 ) -> None:
     pair = await make_pair(**timing, decode=FULL)
     first = await busy(pair)
-    queued = asyncio.create_task(pair.decode((await pair.prefill()).params))
-    await until(lambda: pair.d.counts.waiting_now)
+    queued = await queue(pair, (await pair.prefill()).params)
     await hang_up(queued)
     await until(lambda: pair.p.counts.released)
     assert pair.p.counts.blocks_held_now == 0
@@ -71,8 +76,7 @@ async def test_push_does_not_renew_the_lease_while_the_leg_is_queued(
 ) -> None:
     pair = await make_pair(Order.CONCURRENT, **timing, decode=FULL)
     first = await busy(pair)
-    queued = asyncio.create_task(pair.decode(pair.decode_params()))
-    await until(lambda: pair.d.counts.waiting_now)
+    queued = await queue(pair, pair.decode_params())
     await pair.prefill()
     await beat(pair)
     assert (pair.p.counts.heartbeats, pair.p.counts.blocks_pinned_now) == (0, 44)
@@ -88,8 +92,7 @@ async def test_push_does_not_notify_p_of_a_leg_that_ends_in_the_queue(
 ) -> None:
     pair = await make_pair(Order.CONCURRENT, **timing, decode=FULL)
     first = await busy(pair)
-    queued = asyncio.create_task(pair.decode(pair.decode_params()))
-    await until(lambda: pair.d.counts.waiting_now)
+    queued = await queue(pair, pair.decode_params())
     await pair.prefill()
     await hang_up(queued)
     await until(lambda: not pair.d.counts.waiting_now)

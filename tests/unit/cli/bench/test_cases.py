@@ -5,6 +5,7 @@ seeds with all requests.
 """
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import pytest
 
@@ -22,6 +23,7 @@ RUNS = [
 ]
 BUSY = (("step_sequence_seconds", 5e-4),)
 """Sequences cost more than in the profile, so that fewer requests saturate an engine."""
+SLOW_LINK = (*BUSY, ("engine_gigabytes_per_second", 2.0))
 
 
 def aggregated(chunk: int) -> Arm:
@@ -53,57 +55,47 @@ class Expected:
         return replace(self.case, requests=max(100, least)) if quick else self.case
 
 
+def usual(*arms: Arm, lengths: Lengths, **more: Any) -> Case:
+    """A case with the usual objectives, rate and requests."""
+    fields = {"slo": Slo(2.0, 0.03), "start": 2.0, "requests": 400, "changes": BUSY, **more}
+    return Case(arms, lengths, **fields)
+
+
 CASES = {
     "P undersized": Expected(
-        Case((aggregated(512), split(1, 3), split(2, 2)), equal(4000, 150), Slo(2.0, 0.03), 2.0, 400, changes=BUSY),
+        usual(aggregated(512), split(1, 3), split(2, 2), lengths=equal(4000, 150)),
         Kind.PAYS,
         "P:D 2:2",
         (("P:D 1:3", Bottleneck.PREFILL),),
         ("at P:D 2:2, not at 1:3", "At P:D 1:3, P is short"),
     ),
     "D undersized": Expected(
-        Case((aggregated(512), split(3, 1), split(2, 2)), equal(3000, 200), Slo(2.0, 0.03), 2.0, 400, changes=BUSY),
+        usual(aggregated(512), split(3, 1), split(2, 2), lengths=equal(3000, 200)),
         Kind.PAYS,
         "P:D 2:2",
         (("P:D 3:1", Bottleneck.DECODE),),
         ("at P:D 2:2, not at 3:1", "At P:D 3:1, D is short"),
     ),
     "slow link": Expected(
-        Case(
-            (aggregated(512), split(2, 2)),
-            equal(4000, 150),
-            Slo(2.0, 0.03),
-            2.0,
-            400,
-            changes=(*BUSY, ("engine_gigabytes_per_second", 2.0)),
-        ),
+        usual(aggregated(512), split(2, 2), lengths=equal(4000, 150), changes=SLOW_LINK),
         Kind.DOES_NOT_PAY,
         "aggregated 4, chunks of 512",
         (("P:D 2:2", Bottleneck.TRANSFER),),
         ("At P:D 2:2, the transfer of KV is the limit", "a faster link"),
     ),
     "a gateway with a CPU quota": Expected(
-        Case(
-            (aggregated(512), split(2, 2)),
-            equal(4000, 150),
-            Slo(2.0, 0.03),
-            1.0,
-            400,
-            gateway_seconds=0.4,
-            changes=BUSY,
-        ),
+        usual(aggregated(512), split(2, 2), lengths=equal(4000, 150), start=1.0, gateway_seconds=0.4),
         Kind.DOES_NOT_PAY,
         "aggregated 4, chunks of 512",
         (("P:D 2:2", Bottleneck.GATEWAY), ("aggregated 4, chunks of 512", Bottleneck.GATEWAY)),
         ("the gateway, or the network before it, is the limit", "more CPU or workers for the gateway"),
     ),
     "prompts too short": Expected(
-        Case(
-            (aggregated(512), split(1, 3), split(2, 2)),
-            equal(128, 200),
-            Slo(2.0, 0.03),
-            5.0,
-            600,
+        usual(
+            *(aggregated(512), split(1, 3), split(2, 2)),
+            lengths=equal(128, 200),
+            start=5.0,
+            requests=600,
             changes=(("step_sequence_seconds", 1e-3),),
         ),
         Kind.DOES_NOT_PAY,
@@ -112,13 +104,11 @@ CASES = {
         ("The prompts are too short: P is busy", "or longer prompts"),
     ),
     "only long prompts pay": Expected(
-        Case(
-            (aggregated(512), split(1, 3), split(1, 3, above=1024)),
-            Lengths(((0.91, 500, 100), (0.09, 12_000, 100))),
-            Slo(2.2, 0.03),
-            2.0,
-            1600,  # as few as 9 % are long: with fewer requests, the queue of P is not typical for every seed
-            changes=BUSY,
+        usual(
+            *(aggregated(512), split(1, 3), split(1, 3, above=1024)),
+            lengths=Lengths(((0.91, 500, 100), (0.09, 12_000, 100))),
+            slo=Slo(2.2, 0.03),
+            requests=1600,  # as few as 9 % are long: with fewer requests, the queue of P is not typical for every seed
         ),
         Kind.PAYS,
         "P:D 1:3 above 1024",
@@ -126,16 +116,14 @@ CASES = {
         ("Below 1024 prompt tokens it does not: write spec.routing.disaggregateAboveTokens: 1024",),
     ),
     "interference that chunking cures": Expected(
-        Case(
-            (aggregated(4096), aggregated(512), split(2, 2)), equal(8000, 30), Slo(5.0, 0.0605), 2.0, 400, changes=BUSY
-        ),
+        usual(aggregated(4096), aggregated(512), split(2, 2), lengths=equal(8000, 30), slo=Slo(5.0, 0.0605)),
         Kind.DOES_NOT_PAY,
         "aggregated 4, chunks of 512",
         (("aggregated 4, chunks of 4096", Bottleneck.INTERFERENCE),),
         ("chunks of 512 tokens are best",),
     ),
     "equal": Expected(
-        Case((aggregated(512), split(2, 2)), equal(2000, 300), Slo(2.0, 0.03), 2.0, 400, changes=BUSY),
+        usual(aggregated(512), split(2, 2), lengths=equal(2000, 300)),
         Kind.NO_DIFFERENCE,
         "",
         (),

@@ -1,7 +1,6 @@
 """The options of `pdx bench`."""
 
 import argparse
-import os
 from pathlib import Path
 
 import pytest
@@ -15,7 +14,6 @@ from pdx_cli.bench.results.files import check_new
 from pdx_cli.bench.targets import on_this_machine
 from pdx_cli.errors import CommandError, InputError
 from pdx_cli.inputs.target import Local
-from pdx_cli.local.requirements import default_limit
 from pdx_cli.main import main
 from pdx_cli.runs.run_record import Run
 
@@ -43,100 +41,13 @@ def test_what_is_refused(parse: "object", text: str) -> None:
         parse(text)  # type: ignore[operator]
 
 
-@pytest.mark.parametrize(
-    ("argv", "sentence"),
-    [
-        ("--warm-up 0s", "--warm-up: 0s is too short; write more than 0, for example 30ms, 1.5s or 2min."),
-        ("--ttft -1", "--ttft: -1 is too short; write more than 0, for example 30ms, 1.5s or 2min."),
-        ("--duration 99999999s", "--duration: 99999999s is too long; write at most 2777h, for example 30ms, 1.5s or"),
-        ("--rate 0", "--rate: 0 is too small; write more than 0, for example 4 or 2,4,8."),
-        ("--rate 2,-1", "--rate: -1 is too small; write more than 0, for example 4 or 2,4,8."),
-        ("--rate 1e9", "--rate: 1e9 is too large; write less than 1000000, for example 4 or 2,4,8."),
-        ("--rate nan", "--rate: nan is not a list of rates; write for example 4 or 2,4,8."),
-        ("--start-rate 0", "--start-rate: 0 is too small; write more than 0, for example 4 or 0.5."),
-        ("--start-rate nan", "--start-rate: nan is not a rate; write for example 4 or 0.5."),
-        ("--scale-tokens 0", "--scale-tokens: 0 is too small; write more than 0, for example 0.5 or 1/32."),
-        ("--scale-time 1e9", "--scale-time: 1e9 is too large; write less than 1000000, for example 0.5 or 1/32."),
-        ("--chunks 512,0", "--chunks: 0 is too small; write more than 0, for example 512,2048."),
-        ("--rate=", "--rate: the value is empty; write for example 4 or 2,4,8."),
-        ("--ttft=", "--ttft: the value is empty; write for example 30ms, 1.5s or 2min."),
-        ("--start-rate=", "--start-rate: the value is empty; write for example 4 or 0.5."),
-        ("--scale-tokens=", "--scale-tokens: the value is empty; write for example 0.5 or 1/32."),
-        ("--ratios=", "--ratios: the value is empty; write for example 1:3,2:2."),
-        ("--chunks=", "--chunks: the value is empty; write for example 512,2048."),
-        ("--repeats=", "--repeats: the value is empty; write a whole number from 1 to 100."),
-        ("--model=", "--model: the value is empty; name a model, or leave --model out."),
-        ("--name=", "--name: the value is empty; name a PDDeployment of FILE, or leave --name out."),
-    ],
-)
-def test_the_sentence_about_a_value_that_is_refused(
-    argv: str, sentence: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit):
-        main(["bench", "http://h:1", *argv.split()])
-    assert capsys.readouterr().err.startswith(f"pdx bench: {sentence}")
-
-
 def test_flags_of_another_program() -> None:
     assert flags("--profile 'a b'") == ("--profile", "a b")
     with pytest.raises(argparse.ArgumentTypeError, match="a quote without its end; close it"):
         flags("--profile 'a")
 
 
-LIMIT = default_limit(os.cpu_count())
 TINY = str(Path(__file__).parents[4] / "examples" / "tiny-cpu.yaml")
-
-
-@pytest.mark.parametrize(
-    ("argv", "part"),
-    [
-        (["http://h:1", "--ttft", "1 parsec"], "1 parsec is not a time"),
-        (["http://h:1", "--compare"], "A URL has no object"),
-        (["http://h:1", "--report", "x"], "leave out http://h:1"),
-        (["127.0.0.1:8000"], "write http://127.0.0.1:8000"),
-        (["models/qwen.jaml"], "There is no file models/qwen.jaml; name a YAML file"),
-        (["qwen", "--devices", "2"], "--devices is for a comparison; add --compare"),
-        (["qwen", "--chunks", "512"], "--chunks is for a comparison"),
-        (["qwen", "--clean", "--ratios", "1:1"], "--ratios is for a comparison"),
-        (["qwen", "--compare", "--engine", "sim"], "are for a YAML file"),
-        (["http://h:1", "--sim-flags=--seed 1"], "are for a YAML file"),
-        ([TINY, "--compare", "-n", "llm"], "leave out --namespace"),
-        ([TINY, "--advise"], "leave out --advise"),
-        (
-            [TINY, "--compare", "--engine", "sim", "--devices", "2", "--ratios", "3:3"],
-            "each arm has 2; set --devices 6",
-        ),
-        (
-            [TINY, "--compare", "--engine", "sim", "--devices", "1000"],
-            f"--devices 1000 needs 1000 engines, and this machine starts at most {LIMIT}; write {LIMIT} or less.",
-        ),
-        ([TINY, "--sim-flags=--jitter 0"], "--sim-flags is for simulated engines; add --engine sim, or leave it out."),
-        (["qwen", "--name", "x"], "--name selects a PDDeployment of a YAML file; name a file, or leave it out."),
-        (["http://h:1", "-n", "x"], "--namespace selects a cluster; leave it out for a URL."),
-        (["http://h:1", "--local"], "--local selects a run of this machine; leave it out for a URL."),
-        (["--advise", "--rate", "2"], "--advise sends no load; leave out --rate."),
-        (["qwen", "--advise", "--chat", "--isl", "5"], "--advise sends no load; leave out --isl."),
-        (["qwen", "--advise", "--compare"], "--advise sends no load; leave out --compare."),
-        (["qwen", "--advise", "--output", "x"], "--advise writes no files; leave out --output."),
-        (["--report", "x", "--rate", "2"], "--report writes the page of a saved run; leave out --rate."),
-        (["--report", "x", "--scale-tokens", "1/2"], "leave out --scale-tokens."),
-        (["--report", "x", "--name", "y"], "leave out --name."),
-        (["qwen", "--url", "ftp://x"], "ftp://x is not the URL of a server; write for example http://127.0.0.1:8000."),
-        (["http://[::1"], "http://[::1 is not the URL of a server; write for example http://127.0.0.1:8000."),
-        (["http://h:1", "--output", TINY], f"{TINY} cannot store the results; name another"),
-        (["http://h:1", "--output", "/proc/x"], "/proc/x cannot store the results; name another"),
-        (["http://h:1", "--output", f"{TINY}/x"], "cannot store the results; name another"),
-    ],
-)
-def test_command_lines_that_are_refused(argv: list[str], part: str, capsys: pytest.CaptureFixture[str]) -> None:
-    try:
-        code = main(["bench", *argv])
-    except SystemExit as ended:
-        code = int(str(ended.code))
-    err = capsys.readouterr().err
-    assert code == 2
-    assert part in err
-    assert len(err.splitlines()) == 1
 
 
 def test_results_are_not_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -74,6 +74,14 @@ class World:
         return next((c["status"], c["reason"]) for c in self.body["status"]["conditions"] if c["type"] == kind)
 
 
+@pytest.fixture
+def world() -> World:
+    """An object that is as specified."""
+    settled = World(SPEC)
+    settled.settle()
+    return settled
+
+
 def test_a_role_without_replicas_begins_with_one_engine() -> None:
     world = World(SPEC)
     first = world.step()
@@ -81,9 +89,7 @@ def test_a_role_without_replicas_begins_with_one_engine() -> None:
     assert {*world.engines(Role.PREFILL).values(), *world.engines(Role.DECODE).values()} == {1}
 
 
-def test_a_number_that_another_writer_sets_stays() -> None:
-    world = World(SPEC)
-    world.settle()
+def test_a_number_that_another_writer_sets_stays(world: World) -> None:
     world.scale(Role.DECODE, 4)
     assert not world.step().has_writes
     assert list(world.engines(Role.DECODE).values()) == [4]
@@ -109,9 +115,7 @@ def test_a_rollout_keeps_the_number(surge: int | str) -> None:
     assert not before & set(world.engines(Role.DECODE))
 
 
-def test_a_rollout_that_is_undone_keeps_the_number() -> None:
-    world = World(SPEC)
-    world.settle()
+def test_a_rollout_that_is_undone_keeps_the_number(world: World) -> None:
     world.scale(Role.DECODE, 7)
     world.settle()
     world.body["spec"] = {**SPEC, "engine": {"dtype": "float32"}}
@@ -123,9 +127,7 @@ def test_a_rollout_that_is_undone_keeps_the_number() -> None:
     assert list(world.engines(Role.DECODE).values()) == [7]
 
 
-def test_without_a_status_the_engines_are_counted() -> None:
-    world = World(SPEC)
-    world.settle()
+def test_without_a_status_the_engines_are_counted(world: World) -> None:
     world.scale(Role.DECODE, 5)
     world.settle()
     del world.body["status"]
@@ -140,17 +142,13 @@ def test_aggregated_engines_without_replicas_begin_with_one() -> None:
     assert list(world.engines(Role.AGGREGATED).values()) == [1]
 
 
-def test_the_gateways_number_stays_too() -> None:
-    world = World(SPEC)
-    world.settle()
+def test_the_gateways_number_stays_too(world: World) -> None:
     world.live[GATEWAY]["spec"]["replicas"] = 6
     assert not world.step().has_writes
     assert world.body["status"]["gateway"] == {"desiredReplicas": 6, "readyReplicas": 6}
 
 
-def test_a_paused_object_is_not_written() -> None:
-    world = World(SPEC)
-    world.settle()
+def test_a_paused_object_is_not_written(world: World) -> None:
     world.body["spec"] = {**SPEC, "paused": True, "engine": {"dtype": "float32"}}
     key = ChildKey("Service", "m-gateway")
     world.live[key]["spec"]["selector"] = {"app": "other"}
@@ -165,9 +163,7 @@ def test_a_paused_object_is_not_written() -> None:
     assert GATEWAY in world.live
 
 
-def test_a_paused_object_is_available_and_may_differ_from_its_spec() -> None:
-    world = World(SPEC)
-    world.settle()
+def test_a_paused_object_is_available_and_may_differ_from_its_spec(world: World) -> None:
     world.body["spec"] = {**SPEC, "paused": True, "gateway": {"workers": 2}}
     world.settle()
     assert world.condition("Available") == ("True", "Serving")
@@ -177,9 +173,7 @@ def test_a_paused_object_is_available_and_may_differ_from_its_spec() -> None:
     assert world.condition("Ready")[0] == "False"
 
 
-def test_without_a_gateway_its_children_are_deleted_and_engines_serve() -> None:
-    world = World(SPEC)
-    world.settle()
+def test_without_a_gateway_its_children_are_deleted_and_engines_serve(world: World) -> None:
     world.body["spec"] = {**SPEC, "gateway": {"enabled": False}}
     world.settle()
     assert not [key for key in world.live if key.name.startswith("m-gateway")]
@@ -191,9 +185,7 @@ def test_without_a_gateway_its_children_are_deleted_and_engines_serve() -> None:
     assert not world.plan().awaits_pods
 
 
-def test_a_new_default_image_is_an_upgrade_of_the_gateway() -> None:
-    world = World(SPEC)
-    world.settle()
+def test_a_new_default_image_is_an_upgrade_of_the_gateway(world: World) -> None:
     assert not world.plan().upgrades_gateway
     world.image = "gateway:2"
     step = world.plan()
@@ -207,9 +199,7 @@ def test_a_new_default_image_is_an_upgrade_of_the_gateway() -> None:
     assert next(c["status"] for c in status["conditions"] if c["type"] == "Available") == "True"
 
 
-def test_a_change_of_the_spec_is_no_upgrade() -> None:
-    world = World(SPEC)
-    world.settle()
+def test_a_change_of_the_spec_is_no_upgrade(world: World) -> None:
     world.image = "gateway:2"
     for changed in (
         {"gateway": {"workers": 2}},
