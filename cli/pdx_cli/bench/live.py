@@ -24,7 +24,9 @@ async def observe_live(target: Target, seconds: float) -> Live:
     began = loop.time()
     while loop.time() - began < seconds:
         await asyncio.sleep(min(_POLL_SECONDS, seconds))
-        running += [load.running for name, load in (await target.meters.loads()).items() if roles[name] is generates]
+        running += [
+            load.running or 0.0 for name, load in (await target.meters.loads()).items() if roles[name] is generates
+        ]
     after = await target.meters.read()
     if after is None:
         raise CommandError(f"The gateway of {target.name} does not answer any more.")

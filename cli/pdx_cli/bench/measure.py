@@ -173,7 +173,7 @@ class ArmRun:
             await asyncio.sleep(_POLL_SECONDS)
             now = self.clock() - self._began
             for name, load in (await self.meters.loads()).items():
-                self._timeline.setdefault(name, []).append((round(now, 2), load.running, load.waiting))
+                self._timeline.setdefault(name, []).append((round(now, 2), load.running or 0.0, load.waiting or 0.0))
 
     def result(self) -> ArmResult:
         """What has been measured so far."""
