@@ -273,7 +273,7 @@ def _ejections() -> Iterator[Row]:
         orders=PULL,
         streams=WHOLE,
         engines="P's metrics show progress with every chunk; it is not ejected",
-        test=_HUNG + "an_engine_without_progress_is_stalled_and_a_long_prefill_is_not",
+        test=f"{unit}health/test_progress.py::test_an_engine_without_progress_is_stalled_and_a_long_prefill_is_not",
     )
     yield Row(
         "decode-500-innocent-prefill",

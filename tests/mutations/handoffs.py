@@ -180,10 +180,10 @@ MUTATIONS: Final = (
     ),
     Mutation(
         "a prefill in chunks is no progress",
-        "engines/engine_metrics.py",
-        "names = (_RUNNING, _WAITING, _KV_USE, _PROMPTS, _GENERATION)",
-        "names = (_RUNNING, _WAITING, _WAITING, _PROMPTS, _GENERATION)",
-        f"{_HUNG}an_engine_without_progress_is_stalled_and_a_long_prefill_is_not",
+        "health/progress.py",
+        'names = ("running", "waiting", "kv_use",',
+        'names = ("running", "waiting", "waiting",',
+        "unit/proxy/health/test_progress.py::test_an_engine_without_progress_is_stalled_and_a_long_prefill_is_not",
     ),
     Mutation(
         "every error of a D counts against its P",

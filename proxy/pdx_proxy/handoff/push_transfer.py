@@ -4,8 +4,8 @@ import asyncio
 from typing import Final
 
 from pdx_api.connectors.families import KVParams, Push, Settles
+from pdx_api.vllm_metrics import read_waiting
 from pdx_proxy.endpoints.endpoint import Endpoint
-from pdx_proxy.engines.engine_metrics import read_waiting
 from pdx_proxy.engines.leg import Leg
 from pdx_proxy.engines.probe import page_of
 from pdx_proxy.engines.transfer_params import identity_of
