@@ -172,7 +172,8 @@ class ArmRun:
         while True:
             await asyncio.sleep(_POLL_SECONDS)
             now = self.clock() - self._began
-            for name, load in (await self.meters.loads()).items():
+            for name, engine in (await self.meters.engines()).items():
+                load = engine.metrics
                 self._timeline.setdefault(name, []).append((round(now, 2), load.running or 0.0, load.waiting or 0.0))
 
     def result(self) -> ArmResult:

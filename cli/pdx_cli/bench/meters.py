@@ -55,8 +55,8 @@ class Meters(Protocol):
     async def read(self) -> Snapshot | None:
         """Read everything; None if the gateway does not answer, or there is none."""
 
-    async def loads(self) -> dict[str, EngineMetrics]:
-        """Read the load of each engine. Called while requests are measured: must not take long."""
+    async def engines(self) -> dict[str, Engine]:
+        """Read the engines of the last `read`. Called while requests are measured: must not take long."""
 
 
 @dataclass(slots=True)
@@ -67,7 +67,7 @@ class NoMeters:
         """See `Meters`."""
         return None
 
-    async def loads(self) -> dict[str, EngineMetrics]:
+    async def engines(self) -> dict[str, Engine]:
         """See `Meters`."""
         return {}
 
@@ -92,13 +92,10 @@ class LocalMeters:
         except (AnswerError, ValueError):
             return None
         self._engines = _engines_of(state, self.names)
-        return Snapshot(read_gateway(page.encode()), await self._pages(), _cold([state]))
+        return Snapshot(read_gateway(page.encode()), await self.engines(), _cold([state]))
 
-    async def loads(self) -> dict[str, EngineMetrics]:
+    async def engines(self) -> dict[str, Engine]:
         """See `Meters`."""
-        return {name: each.metrics for name, each in (await self._pages()).items()}
-
-    async def _pages(self) -> dict[str, Engine]:
         names = list(self._engines)
         pages = await asyncio.gather(*(self._page(self._engines[name][0]) for name in names))
         return {n: Engine(self._engines[n][1], read_metrics(p)) for n, p in zip(names, pages, strict=True) if p}
@@ -132,13 +129,10 @@ class ClusterMeters:
         gateway = GatewayTotals()
         for page in pages:
             gateway = gateway + read_gateway(page)
-        return Snapshot(gateway, await self._pages(), _cold(states))
+        return Snapshot(gateway, await self.engines(), _cold(states))
 
-    async def loads(self) -> dict[str, EngineMetrics]:
+    async def engines(self) -> dict[str, Engine]:
         """See `Meters`."""
-        return {name: each.metrics for name, each in (await self._pages()).items()}
-
-    async def _pages(self) -> dict[str, Engine]:
         names = list(self._engines)
         pages = await asyncio.gather(*(self._pod(*self._engines[name][:2], "/metrics") for name in names))
         return {n: Engine(self._engines[n][2], read_metrics(p)) for n, p in zip(names, pages, strict=True) if p}
