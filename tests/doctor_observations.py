@@ -9,9 +9,10 @@ from pdx_api.connectors.base import Site
 from pdx_api.names import API_VERSION, KIND, LABEL_REVISION, LABEL_ROLE, LABEL_SERVICE, Mode, Role
 from pdx_api.render.engines import engine_command
 from pdx_api.spec.parse import parse
+from pdx_api.vllm_metrics import PromptTokens
 from pdx_cli.checks.catalogue import CHECKS
 from pdx_cli.checks.findings import Finding, Severity, examine, is_healthy
-from pdx_cli.sources.observation import Engine, Gateway, Observation, Operator, Rights, SecretReference, Tokens
+from pdx_cli.sources.observation import Engine, Gateway, Observation, Operator, Rights, SecretReference
 from pdx_operator.observed.workloads import ObservedGateway, ObservedPool, PodView, pod_view
 
 NOW = datetime(2026, 5, 4, 12, 0, tzinfo=UTC)
@@ -54,7 +55,7 @@ def engine(role: Role, **more: Any) -> Engine:
         "rendered": args(role),
         "version": "0.32.0",
         "model": "Qwen/Qwen3-8B",
-        "tokens": Tokens(60_000, *((50_000, 10_000) if role is Role.DECODE else (0, 60_000))),
+        "tokens": PromptTokens(60_000, *((50_000, 10_000) if role is Role.DECODE else (0, 60_000))),
     }
     return Engine(f"qwen-{role}-a-1", role, **{**defaults, **more})
 

@@ -2,7 +2,7 @@
 
 `pick`, the policies, `Load`, `LimitEstimator` and `leg_limits` are those of `pdx_proxy.balancing`. What is repeated
 here is only what the gateway performs around them: it counts legs, polls the engines' metrics every second
-(`load_poller`), and keeps requests in the order of their arrival while no engine has room (`serving.attempts`,
+(`engine_scraper`), and keeps requests in the order of their arrival while no engine has room (`serving.attempts`,
 `choose_with_room`).
 """
 
@@ -25,7 +25,7 @@ from pdx_proxy.balancing.policies import LoadOf, Policy, Pressure, affine, least
 from pdx_proxy.config.settings import Address, EndpointSpec, Limits
 from pdx_proxy.endpoints.endpoint import Endpoint, State
 from pdx_proxy.endpoints.snapshot import Snapshot
-from pdx_proxy.health.load_poller import GROWING_SECONDS, PAUSE_SECONDS
+from pdx_proxy.health.engine_scraper import GROWING_SECONDS, PAUSE_SECONDS
 from pdx_proxy.payload.body import Body
 
 _LEG_LIMITS: Final = Limits()

@@ -16,7 +16,7 @@ from pdx_api.names import Order, Role
 from pdx_operator.app.metrics import Metrics
 from pdx_operator.app.object_summary import ObjectSummary
 from pdx_proxy.config.settings import Health, Limits, Verification
-from pdx_proxy.health import transfer_share
+from pdx_proxy.health import engine_scraper
 from pdx_sim import FaultKind, SimEngine, SimSettings
 from pdx_sim.settings import OnLoadFailure
 from tests.component.harness import Shape, World, spec_of
@@ -174,7 +174,7 @@ async def scene(
 ) -> AsyncIterator[Scene]:
     """Everything, started and warm, for the length of a block; `p` and `d` change the settings of engines."""
     world = World(Order.PREFILL_FIRST)
-    in_short_rounds = patch.object(transfer_share, "PAUSE_SECONDS", 0.5)
+    in_short_rounds = patch.multiple(engine_scraper, PAUSE_SECONDS=0.5, SAMPLE_SECONDS=0.0)
     try:
         in_short_rounds.start()
         await world.start_engines(

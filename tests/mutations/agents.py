@@ -10,16 +10,16 @@ _ROW: Final = "component/handoff/test_failures.py::test_row"
 MUTATIONS: Final = (
     Mutation(
         "D gets parameters twice over a closed idle connection",
-        "handoff/pull.py",
-        "leg.once = params is not None",
-        "leg.once = False",
+        "handoff/legs.py",
+        "once=params is not None",
+        "once=False",
         f"{_ROW}[decode-stale-PrefillFirst-whole-Retry]",
     ),
     Mutation(
         "in a push, too",
-        "handoff/push.py",
-        "self.decode_leg.once = True",
-        "self.decode_leg.once = False",
+        "handoff/push_legs.py",
+        "once=True",
+        "once=False",
         f"{_ROW}[decode-stale-push-Concurrent-whole-Retry]",
     ),
     Mutation(

@@ -134,7 +134,7 @@ MUTATIONS: Final = (
         "health/progress.py",
         "now - self.since >= limit",
         "False",
-        f"{_HUNG}an_engine_without_progress_is_stalled_and_a_long_prefill_is_not",
+        "unit/proxy/health/test_progress.py::test_an_engine_without_progress_is_stalled_and_a_long_prefill_is_not",
     ),
     Mutation(
         "inference ejects a whole role",
@@ -152,9 +152,9 @@ MUTATIONS: Final = (
     ),
     Mutation(
         "a frozen engine without requests gets no health check",
-        "health/load_poller.py",
-        "self._idle[start] = not has_work([report], 0)",
-        "self._idle[start] = False",
+        "health/idle_checks.py",
+        "self._idle[report.endpoint.start] = not (running or waiting)",
+        "self._idle[report.endpoint.start] = False",
         "component/health/test_frozen.py::test_a_frozen_prefill_is_ejected_without_requests",
     ),
     Mutation(

@@ -17,14 +17,14 @@ async def observe_live(target: Target, seconds: float) -> Live:
     before = await target.meters.read()
     if before is None:
         raise CommandError(f"{target.name} has no metrics that can be read; --advise needs a gateway of PDX.", code=2)
-    roles = {name: page.role for name, page in before.engines.items()}
     generates = Role.DECODE if target.arm.split else Role.AGGREGATED
     running: list[float] = []
     loop = asyncio.get_running_loop()
     began = loop.time()
     while loop.time() - began < seconds:
         await asyncio.sleep(min(_POLL_SECONDS, seconds))
-        running += [load.running for name, load in (await target.meters.loads()).items() if roles[name] is generates]
+        engines = (await target.meters.engines()).values()
+        running += [engine.metrics.running or 0.0 for engine in engines if engine.role is generates]
     after = await target.meters.read()
     if after is None:
         raise CommandError(f"The gateway of {target.name} does not answer any more.")

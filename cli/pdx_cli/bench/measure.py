@@ -172,8 +172,9 @@ class ArmRun:
         while True:
             await asyncio.sleep(_POLL_SECONDS)
             now = self.clock() - self._began
-            for name, load in (await self.meters.loads()).items():
-                self._timeline.setdefault(name, []).append((round(now, 2), load.running, load.waiting))
+            for name, engine in (await self.meters.engines()).items():
+                load = engine.metrics
+                self._timeline.setdefault(name, []).append((round(now, 2), load.running or 0.0, load.waiting or 0.0))
 
     def result(self) -> ArmResult:
         """What has been measured so far."""

@@ -8,15 +8,8 @@ from typing import Any, Final, Protocol
 from urllib.parse import urlsplit
 
 from pdx_api.names import ADMIN_PORT, Role
-from pdx_cli.bench.analysis.counters import (
-    EngineTotals,
-    GatewayTotals,
-    Load,
-    read_engine,
-    read_gateway,
-    read_load,
-    read_prefix_caching,
-)
+from pdx_api.vllm_metrics import EngineMetrics, read_metrics
+from pdx_cli.bench.analysis.counters import EngineTotals, GatewayTotals, read_gateway
 from pdx_cli.sources.access import ObjectAccess
 from pdx_cli.sources.answers import STATE_PATH
 from pdx_cli.sources.client import AnswerError, Client
@@ -28,11 +21,11 @@ _SECONDS: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class EnginePage:
-    """One engine's /metrics."""
+class Engine:
+    """One engine at one moment."""
 
     role: Role
-    page: bytes
+    metrics: EngineMetrics
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,19 +33,20 @@ class Snapshot:
     """All counters at one moment."""
 
     gateway: GatewayTotals
-    engines: Mapping[str, EnginePage] = field(default_factory=dict)
+    engines: Mapping[str, Engine] = field(default_factory=dict)
     cold: tuple[str, ...] = ()
     """Endpoints that the gateway has not warmed up, or has ejected."""
 
     def totals(self, *roles: Role) -> EngineTotals:
         """The counters of the engines of these roles together."""
-        return EngineTotals.sum(read_engine(each.page) for each in self.engines.values() if each.role in roles)
+        return EngineTotals.sum(EngineTotals.of(each.metrics) for each in self.engines.values() if each.role in roles)
 
     @property
     def prefix_caching(self) -> bool | None:
         """Whether every engine keeps prefixes; None if none reports it."""
-        found = [each for page in self.engines.values() if (each := read_prefix_caching(page.page)) is not None]
-        return all(found) if found else None
+        settings = [each.metrics.cache_settings.get("enable_prefix_caching") for each in self.engines.values()]
+        known = [setting == "True" for setting in settings if setting is not None]
+        return all(known) if known else None
 
 
 class Meters(Protocol):
@@ -61,8 +55,8 @@ class Meters(Protocol):
     async def read(self) -> Snapshot | None:
         """Read everything; None if the gateway does not answer, or there is none."""
 
-    async def loads(self) -> dict[str, Load]:
-        """Read the load of each engine. Called while requests are measured: must not take long."""
+    async def engines(self) -> dict[str, Engine]:
+        """Read the engines of the last `read`. Called while requests are measured: must not take long."""
 
 
 @dataclass(slots=True)
@@ -73,7 +67,7 @@ class NoMeters:
         """See `Meters`."""
         return None
 
-    async def loads(self) -> dict[str, Load]:
+    async def engines(self) -> dict[str, Engine]:
         """See `Meters`."""
         return {}
 
@@ -98,16 +92,13 @@ class LocalMeters:
         except (AnswerError, ValueError):
             return None
         self._engines = _engines_of(state, self.names)
-        return Snapshot(read_gateway(page.encode()), await self._pages(), _cold([state]))
+        return Snapshot(read_gateway(page.encode()), await self.engines(), _cold([state]))
 
-    async def loads(self) -> dict[str, Load]:
+    async def engines(self) -> dict[str, Engine]:
         """See `Meters`."""
-        return {name: read_load(each.page) for name, each in (await self._pages()).items()}
-
-    async def _pages(self) -> dict[str, EnginePage]:
         names = list(self._engines)
         pages = await asyncio.gather(*(self._page(self._engines[name][0]) for name in names))
-        return {n: EnginePage(self._engines[n][1], p) for n, p in zip(names, pages, strict=True) if p}
+        return {n: Engine(self._engines[n][1], read_metrics(p)) for n, p in zip(names, pages, strict=True) if p}
 
     async def _page(self, url: str) -> bytes:
         try:
@@ -138,16 +129,13 @@ class ClusterMeters:
         gateway = GatewayTotals()
         for page in pages:
             gateway = gateway + read_gateway(page)
-        return Snapshot(gateway, await self._pages(), _cold(states))
+        return Snapshot(gateway, await self.engines(), _cold(states))
 
-    async def loads(self) -> dict[str, Load]:
+    async def engines(self) -> dict[str, Engine]:
         """See `Meters`."""
-        return {name: read_load(each.page) for name, each in (await self._pages()).items()}
-
-    async def _pages(self) -> dict[str, EnginePage]:
         names = list(self._engines)
         pages = await asyncio.gather(*(self._pod(*self._engines[name][:2], "/metrics") for name in names))
-        return {n: EnginePage(self._engines[n][2], p) for n, p in zip(names, pages, strict=True) if p}
+        return {n: Engine(self._engines[n][2], read_metrics(p)) for n, p in zip(names, pages, strict=True) if p}
 
     async def _pod(self, pod: str, port: int, path: str) -> bytes:
         try:

@@ -1,12 +1,12 @@
 """Checks of running engines: their health, their arguments, and whether P and D match."""
 
-import re
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import Final
 
 from pdx_api.names import Mode, Role
 from pdx_api.verification import Cause
+from pdx_api.vllm_metrics import read_metrics, whole_number
 from pdx_cli.checks.arguments import KV_FLAG, flag, flags_of, model_argument
 from pdx_cli.checks.findings import Finding, Severity, listed, log_of, shortened, wrong
 from pdx_cli.sources.observation import Engine, Observation
@@ -126,7 +126,8 @@ def hybrid_models(observation: Observation) -> Iterator[Finding]:
     vLLM reports no error for it (vllm#52234). Its metrics do not show a model that mixes windows with full attention.
     """
     for engine in observation.engines:
-        kind = next((text for label, text in _HYBRID.items() if _cache_setting(engine, label)), "")
+        settings = read_metrics(engine.metrics.encode()).cache_settings
+        kind = next((text for name, text in _HYBRID.items() if whole_number(settings.get(name)) is not None), "")
         if kind and "Nixl" in (flag(engine.args, KV_FLAG) or ""):
             yield Finding(
                 Severity.NOTE,
@@ -137,12 +138,6 @@ def hybrid_models(observation: Observation) -> Iterator[Finding]:
                 "engines, and watch vllm:nixl_num_failed_transfers_total.",
             )
             return
-
-
-def _cache_setting(engine: Engine, label: str) -> str:
-    """A setting of the engine's KV cache from its metrics; empty if it has none."""
-    found = re.search(rf'^vllm:cache_config_info{{.*?\b{label}="(\d+)"', engine.metrics, re.MULTILINE)
-    return found[1] if found else ""
 
 
 def _missing_adapter(name: str, engine: Engine, other: Engine) -> Finding:

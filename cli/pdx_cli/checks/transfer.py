@@ -7,9 +7,10 @@ from typing import Final
 from pdx_api.names import ConditionType, Role
 from pdx_api.verification import ADVICE, Broken, Cause, Verdict
 from pdx_api.verification import Finding as VerificationResult
+from pdx_api.vllm_metrics import PromptTokens
 from pdx_cli.checks.findings import Finding, Severity, wrong
 from pdx_cli.sources.figures import BURSTS
-from pdx_cli.sources.observation import Engine, Gateway, Observation, Tokens
+from pdx_cli.sources.observation import Engine, Gateway, Observation
 from pdx_operator.observed import engine_log
 
 MIN_SPLIT: Final = 5
@@ -135,12 +136,12 @@ def recomputed_prompts(observation: Observation) -> Iterator[Finding]:
     """Requests were split, but decode engines computed their prompts again."""
     split = sum(outcomes_of(gateway).get("split", 0) for gateway in observation.gateways)
     counts = [engine.tokens for engine in observation.engines if engine.role is Role.DECODE and engine.tokens]
-    total = Tokens(sum(c.prompt for c in counts), sum(c.external for c in counts), sum(c.computed for c in counts))
+    total = PromptTokens(sum(c.total for c in counts), sum(c.external for c in counts), sum(c.computed for c in counts))
     for period, (requests, tokens) in (("", (split, total)), ("In the last half minute ", _recent(observation))):
         if requests >= MIN_SPLIT and _computes_again(requests, tokens):
             yield wrong(
                 "KVNotMoving",
-                f"{period}{requests} requests were split, but none of the {tokens.prompt:.0f} prompt tokens of the "
+                f"{period}{requests} requests were split, but none of the {tokens.total:.0f} prompt tokens of the "
                 f"decode engines came through the connector: they computed {tokens.computed:.0f} of them again",
                 "See the causes above; if there is none, check that the engines reach each other on every port.",
             )
@@ -158,13 +159,13 @@ def bursts_of(gateway: Gateway) -> int:
     return sum(counts.get(why, 0) for why in BURSTS)
 
 
-def _computes_again(requests: int, tokens: Tokens) -> bool:
+def _computes_again(requests: int, tokens: PromptTokens) -> bool:
     """Whether D's computed more than the part of cached prompts that fills no block."""
-    uncached = min(tokens.prompt / 2, requests * LARGEST_BLOCK)
+    uncached = min(tokens.total / 2, requests * LARGEST_BLOCK)
     return not tokens.external and tokens.computed >= max(MIN_TOKENS, uncached)
 
 
-def _recent(observation: Observation) -> tuple[int, Tokens]:
+def _recent(observation: Observation) -> tuple[int, PromptTokens]:
     """Return the split requests of all gateways in the last half minute, and the prompt tokens of D's in that time.
 
     A D counts the requests of every gateway, so its counts are taken from one gateway.
@@ -173,4 +174,4 @@ def _recent(observation: Observation) -> tuple[int, Tokens]:
     decode = {name: tokens for share in shares for name, tokens in (share.get("decode") or {}).items()}
     split = sum(share.get("split", 0) for share in shares)
     sums = {key: sum(d.get(key, 0) for d in decode.values()) for key in ("promptTokens", "outside", "computed")}
-    return split, Tokens(*sums.values())
+    return split, PromptTokens(*sums.values())

@@ -13,10 +13,10 @@ from pdx_api.connectors.families import Pool
 from pdx_api.names import Mode, Role
 from pdx_api.spec.types import Spec
 from pdx_api.verification import RESULT_PATH, Verdict
+from pdx_api.vllm_metrics import read_metrics
 from pdx_cli.errors import CommandError
 from pdx_cli.local.layout import EngineProgram, Layout
 from pdx_cli.local.proof import WHOLE_BLOCKS, EngineAddress, Evidence
-from pdx_cli.sources.answers import EXTERNAL, token_counts
 from pdx_cli.sources.client import Answer, AnswerError, Client
 
 PROMPT_TOKENS: Final = 600
@@ -165,7 +165,8 @@ async def _external(client: Client, engines: Sequence[EngineProgram]) -> int:
 
 def external_tokens(metrics: str) -> int:
     """Return the prompt tokens that came through a connector, from an engine's /metrics."""
-    return int(token_counts(metrics).get(EXTERNAL, 0.0))
+    sources = read_metrics(metrics.encode()).prompt_sources
+    return int(sources.external) if sources else 0
 
 
 def _engine(layout: Layout, address: str | None) -> EngineAddress | None:

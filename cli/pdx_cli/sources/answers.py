@@ -3,18 +3,10 @@
 import json
 from typing import Any, Final
 
-from prometheus_client.parser import text_string_to_metric_families
-
 from pdx_api.names import Mode, Role
-from pdx_cli.sources.observation import Tokens
 
 STATE_PATH: Final = "/pdx/state"
 """On a gateway's admin port: the results of its transfer probes, pair by pair."""
-
-PROMPT_TOKENS: Final = "vllm:prompt_tokens_by_source_total"
-"""vLLM's counter of prompt tokens, by the label `source`."""
-EXTERNAL: Final = "external_kv_transfer"
-COMPUTED: Final = "local_compute"
 
 
 def state_of(found: Any) -> dict[str, Any]:
@@ -52,26 +44,6 @@ def names_of(body: bytes) -> tuple[str, ...]:
     """Return the names that clients may send as `model`, adapters included, from /v1/models."""
     cards = parsed(body).get("data")
     return tuple(str(card.get("id")) for card in cards if isinstance(card, dict)) if isinstance(cards, list) else ()
-
-
-def tokens_of(page: bytes) -> Tokens | None:
-    """Return the prompt tokens by source from /metrics; None if the page has none."""
-    try:
-        counts = token_counts(page.decode(errors="replace"))
-    except ValueError:
-        return None
-    return Tokens(sum(counts.values()), counts.get(EXTERNAL, 0.0), counts.get(COMPUTED, 0.0)) if counts else None
-
-
-def token_counts(page: str) -> dict[str, float]:
-    """Return the prompt tokens on an engine's /metrics, by source; raises ValueError."""
-    counts: dict[str, float] = {}
-    for family in text_string_to_metric_families(page):
-        for sample in family.samples:
-            if sample.name == PROMPT_TOKENS:
-                source = sample.labels.get("source", "")
-                counts[source] = counts.get(source, 0.0) + sample.value
-    return counts
 
 
 def parsed(body: bytes) -> dict[str, Any]:

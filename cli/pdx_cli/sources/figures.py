@@ -7,7 +7,8 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from pdx_api.names import Mode, Role
-from pdx_cli.sources.engine_load import EngineLoad, LoadFigures, compared
+from pdx_api.vllm_metrics import EngineMetrics
+from pdx_cli.sources.engine_load import LoadFigures, compared
 from pdx_cli.sources.histograms import Buckets, quantile
 from pdx_cli.sources.observation import Body
 
@@ -44,7 +45,7 @@ class Sample:
     readings: tuple[Reading, ...] = ()
     silent: tuple[str, ...] = ()
     """Gateways that did not answer, each with the reason."""
-    loads: Mapping[str, EngineLoad] = field(default_factory=dict)
+    loads: Mapping[str, EngineMetrics] = field(default_factory=dict)
     """Load of engines, by endpoint."""
     unanswered: Mapping[str, str] = field(default_factory=dict)
     """Endpoints whose /metrics did not answer, each with the reason."""

@@ -10,11 +10,12 @@ from typing import Final
 
 from pdx_api.names import Mode, Role
 from pdx_api.verification import PAIRS_PATH
+from pdx_api.vllm_metrics import read_metrics
 from pdx_cli.inputs.target import Local
 from pdx_cli.runs import reaper
 from pdx_cli.runs.logs import tail
 from pdx_cli.runs.run_record import Process, Run
-from pdx_cli.sources.answers import model_of, names_of, parsed, tokens_of, version_of
+from pdx_cli.sources.answers import model_of, names_of, parsed, version_of
 from pdx_cli.sources.client import AnswerError, Client, unreadable_gateway
 from pdx_cli.sources.observation import Body, EndedProcess, Engine, Gateway, Observation, Starting
 
@@ -103,7 +104,7 @@ async def _engine(
         version=version_of(version),
         model=model_of(models),
         names=names_of(models),
-        tokens=tokens_of(metrics),
+        tokens=read_metrics(metrics).prompt_sources,
         metrics=page,
     )
 

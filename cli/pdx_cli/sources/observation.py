@@ -7,6 +7,7 @@ from typing import Any
 
 from pdx_api.names import Mode, Role
 from pdx_api.spec.types import PDDeployment
+from pdx_api.vllm_metrics import PromptTokens
 from pdx_operator.observed.workloads import ObservedGateway, ObservedPool, PodView
 
 Body = Mapping[str, Any]
@@ -33,17 +34,6 @@ class Gateway:
 
 
 @dataclass(frozen=True, slots=True)
-class Tokens:
-    """A decode engine's own count of prompt tokens since its start."""
-
-    prompt: float
-    external: float
-    """Tokens that it loaded through the connector."""
-    computed: float
-    """Tokens that it computed. The rest came from its own prefix cache."""
-
-
-@dataclass(frozen=True, slots=True)
 class Engine:
     """One running engine. A value that could not be read is None or empty."""
 
@@ -61,7 +51,8 @@ class Engine:
     """The model that it has loaded: `root` of its /v1/models."""
     names: tuple[str, ...] = ()
     """What clients may send as `model`: the names in its /v1/models, adapters included."""
-    tokens: Tokens | None = None
+    tokens: PromptTokens | None = None
+    """Its own count of prompt tokens since its start."""
     log: str = ""
     """The last minutes of its log."""
     log_source: str = ""

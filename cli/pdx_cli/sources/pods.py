@@ -7,8 +7,9 @@ from typing import Any, Final
 
 from pdx_api.names import ADMIN_PORT, ENGINE_CONTAINER, ENGINE_PORT, GATEWAY_CONTAINER, ROLE_GATEWAY, Role
 from pdx_api.verification import PAIRS_PATH
+from pdx_api.vllm_metrics import read_metrics
 from pdx_cli.sources.access import ObjectAccess
-from pdx_cli.sources.answers import STATE_PATH, model_of, names_of, parsed, tokens_of, version_of
+from pdx_cli.sources.answers import STATE_PATH, model_of, names_of, parsed, version_of
 from pdx_cli.sources.kube import PodAnswerError
 from pdx_cli.sources.objects import group_of, is_running, rendered_args, role_of, vllm_args
 from pdx_cli.sources.observation import Body, Engine, Gateway
@@ -114,7 +115,7 @@ class PodReader:
             "version": version_of(version),
             "model": model_of(models),
             "names": names_of(models),
-            "tokens": tokens_of(metrics),
+            "tokens": read_metrics(metrics).prompt_sources,
             "metrics": page,
         }
 

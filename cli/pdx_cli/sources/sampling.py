@@ -10,11 +10,11 @@ from urllib.parse import urlsplit
 
 from pdx_api.names import ADMIN_PORT
 from pdx_api.verification import PAIRS_PATH
+from pdx_api.vllm_metrics import EngineMetrics, read_metrics
 from pdx_cli.inputs.target import InCluster, Local
 from pdx_cli.sources.access import ObjectAccess, access_to, unreadable
 from pdx_cli.sources.answers import STATE_PATH, parsed, state_of
 from pdx_cli.sources.client import AnswerError, Client, ForeignError, unreadable_gateway
-from pdx_cli.sources.engine_load import EngineLoad, read_load
 from pdx_cli.sources.figures import Reading, Sample
 from pdx_cli.sources.histograms import read_phases
 from pdx_cli.sources.kube import PodAnswerError
@@ -26,7 +26,7 @@ MAX_ENGINES: Final = 64
 ENGINE_SECONDS: Final = 1.5
 """Limit for an engine's /metrics: an engine that hangs must not delay the others' figures."""
 
-Loads = dict[str, EngineLoad]
+Loads = dict[str, EngineMetrics]
 Unanswered = dict[str, str]
 
 Query = Callable[[str], Awaitable[str]]
@@ -89,10 +89,10 @@ class LocalSampler:
     async def _query(self, path: str) -> str:
         return await self.client.text(f"{self.local.admin}{path}")
 
-    async def _load(self, endpoint: Body) -> EngineLoad | None:
+    async def _load(self, endpoint: Body) -> EngineMetrics | None:
         url = f"{str(endpoint['url']).rstrip('/')}/metrics"
         try:
-            return read_load(await self.client.text(url, seconds=ENGINE_SECONDS), endpoint.get("rank"))
+            return read_metrics((await self.client.text(url, seconds=ENGINE_SECONDS)).encode(), endpoint.get("rank"))
         except AnswerError as error:
             raise _NoAnswerError(str(error).removeprefix(f"{url} ")) from error
 
@@ -146,7 +146,7 @@ class ClusterSampler:
         except _NoAnswerError as error:
             return f"{pod}: {error}"
 
-    async def _load(self, endpoint: Body) -> EngineLoad | None:
+    async def _load(self, endpoint: Body) -> EngineMetrics | None:
         port = urlsplit(str(endpoint["url"])).port
         if not endpoint.get("pod") or port is None:
             return None
@@ -156,7 +156,7 @@ class ClusterSampler:
             if error.reached:
                 raise _NoAnswerError(str(error)) from error
             return None
-        return read_load(page.decode(errors="replace"), endpoint.get("rank"))
+        return read_metrics(page, endpoint.get("rank"))
 
 
 @asynccontextmanager
@@ -184,7 +184,7 @@ async def _reading(name: str, query: Query) -> Reading:
 
 
 async def _loads(
-    readings: Iterable[Reading], read: Callable[[Body], Awaitable[EngineLoad | None]]
+    readings: Iterable[Reading], read: Callable[[Body], Awaitable[EngineMetrics | None]]
 ) -> tuple[Loads, Unanswered]:
     """Read the load of every engine, by endpoint, and why engines did not answer."""
     found = {str(e["name"]): e for reading in readings for e in reading.state["endpoints"]}
@@ -192,7 +192,7 @@ async def _loads(
     answers = await asyncio.gather(*(read(found[name]) for name in names), return_exceptions=True)
     loads, unanswered = Loads(), Unanswered()
     for name, answer in zip(names, answers, strict=True):
-        if isinstance(answer, EngineLoad):
+        if isinstance(answer, EngineMetrics):
             loads[name] = answer
         elif isinstance(answer, _NoAnswerError):
             unanswered[name] = str(answer)

@@ -10,6 +10,8 @@ from enum import Enum, auto
 from math import exp
 from typing import Final
 
+from pdx_api.vllm_metrics import EngineMetrics
+
 FIRST_LIMIT: Final = 4.0
 """Requests for an engine before its first report: as many may wait, so two gateways may begin with as many each."""
 UNREPORTED_LIMIT: Final = 256.0
@@ -64,6 +66,16 @@ class EngineSample:
     """Requests that have ended since its start."""
     seconds: float = 0.0
     """The sum of their durations."""
+
+    @classmethod
+    def of(cls, metrics: EngineMetrics, at: float) -> "EngineSample":
+        """Return what an engine's metrics report. What they do not have is 0.
+
+        Requests that wait for their KV are in `waiting` too, but they do not wait for capacity.
+        """
+        deferred = metrics.waiting_by_reason.deferred if metrics.waiting_by_reason else 0.0
+        waiting, ended = max(0.0, (metrics.waiting or 0.0) - deferred), metrics.latency
+        return cls(at, metrics.running or 0.0, waiting, deferred, metrics.kv_use or 0.0, ended.count, ended.total)
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,7 +49,7 @@ class HealthCheckRequest:
 
     name: str
     generation: int
-    """The generation that the request, or the load poller, used."""
+    """The generation that the request, or the scraper of metrics, used."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,8 +5,8 @@ from typing import Final
 
 from pdx_api.connectors.families import Push
 from pdx_api.names import Order
+from pdx_api.vllm_metrics import read_waiting
 from pdx_proxy.balancing.load import Room
-from pdx_proxy.engines.engine_metrics import read_waiting
 from pdx_proxy.engines.transfer_params import LegRefused, NothingHandedOverError
 from pdx_proxy.handoff.failures import HandoffFailure, KVOverdue, PrefillEnded, has_answered, reached_engine
 from pdx_proxy.handoff.push_prefill import PushPrefill

@@ -2,7 +2,7 @@
 
 A request that waits too long shows nothing about its engine: it may queue there, or be large. So the control side opens
 a connection of its own. An engine that answers `/health` is left alone; whether its core works is shown by its metrics
-(`progress`), because vLLM answers `/health` also while its core hangs. Without requests, `load_poller` requests the
+(`progress`), because vLLM answers `/health` also while its core hangs. Without requests, `idle_checks` requests the
 check.
 """
 

@@ -13,8 +13,11 @@ work.
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from pdx_api.vllm_metrics import EngineMetrics
 from pdx_proxy.balancing.load_reports import LoadReport
-from pdx_proxy.engines.engine_metrics import Progress
+from pdx_proxy.endpoints.endpoint import Start
+from pdx_proxy.endpoints.events import Cause, Suspect
+from pdx_proxy.health.reports import Report, Round
 
 
 def has_work(reports: Iterable[LoadReport], legs: int) -> bool:
@@ -23,6 +26,30 @@ def has_work(reports: Iterable[LoadReport], legs: int) -> bool:
     `reports` has one report for each of its ranks. The requests in them may come from other gateways.
     """
     return legs > 0 or any(report.running or report.waiting for report in reports)
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """What shows whether an engine works on its requests."""
+
+    running: float
+    """Requests that are being computed. Those that wait for a slot or for KV do not run."""
+    waiting: float
+    kv_use: float
+    prompt_tokens: float
+    generated_tokens: float
+
+    @classmethod
+    def of(cls, metrics: EngineMetrics) -> "Progress | None":
+        """Return the progress that an engine's metrics show; None unless they have all of it.
+
+        While a long prompt is prefilled in chunks, only the use of the KV cache changes from step to step: the tokens
+        of a prompt are counted at its end, and a step without an output records no iteration (vLLM 0.32,
+        `PrometheusStatLogger.record` and `AsyncLLM._run_output_handler`; measured, see docs/gateway.md).
+        """
+        names = ("running", "waiting", "kv_use", "prompt_tokens", "generated_tokens")
+        values = [getattr(metrics, name) for name in names]
+        return None if None in values else cls(*values)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,22 +70,27 @@ def observe(before: Observed | None, progress: Progress, now: float) -> Observed
     return Observed(progress, now) if before is None or before.progress != progress else before
 
 
-@dataclass(frozen=True, slots=True)
-class QueueSample:
-    """A reading of an engine's queue."""
+class StallDetector:
+    """Owner of the observed progress of each endpoint."""
 
-    waiting: float
-    finished: float
-    at: float
-    """In seconds of the gateway's clock."""
+    def __init__(self, limit: float) -> None:
+        """Let requests run for `limit` seconds without progress; 0: forever."""
+        self._limit = limit
+        self._observed: dict[Start, Observed] = {}
 
+    def update(self, scraped: Round) -> list[Suspect]:
+        """Return the endpoints that have stalled."""
+        warm = scraped.warm
+        self._observed = {start: observed for start, observed in self._observed.items() if start in warm}
+        return [suspect for report in scraped.latest if (suspect := self._suspect(report)) is not None]
 
-def queue_seconds(before: QueueSample | None, now: QueueSample) -> float:
-    """Estimate how long a request that comes now waits for its turn: the queue over the rate at which requests end.
-
-    0 without a queue, or before there is a rate. Infinite if nothing has ended since the last reading.
-    """
-    if not now.waiting or before is None or now.finished < before.finished or now.at <= before.at:
-        return 0.0
-    rate = (now.finished - before.finished) / (now.at - before.at)
-    return now.waiting / rate if rate else float("inf")
+    def _suspect(self, report: Report) -> Suspect | None:
+        progress, start = Progress.of(report.metrics), report.endpoint.start
+        if progress is None or not self._limit:
+            return None
+        observed = self._observed[start] = observe(self._observed.get(start), progress, report.at)
+        if not observed.stalled(report.at, self._limit):
+            return None
+        seconds = report.at - observed.since
+        reason = f"{progress.running:g} requests run and have made no progress for {seconds:.0f} s"
+        return Suspect(*start, reason, Cause.STALLED)

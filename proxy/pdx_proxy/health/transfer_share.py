@@ -1,58 +1,33 @@
-"""The share of prompt tokens that D's received over KV transfer in the last half minute, from their own counters.
+"""The share of prompt tokens that decode engines received over KV transfer in the last half minute. Pure.
 
-The control side polls them, so it costs no request and no worker anything. The `cached_tokens` of answers cannot show
-it: under NIXL they are the tokens that P had cached, elsewhere they include D's own prefix cache.
+It follows from the engines' own counters. The `cached_tokens` of answers cannot show it: under NIXL they are the tokens
+that the prefill engine had cached, elsewhere they include the decode engine's own prefix cache.
 """
 
-import asyncio
-import logging
-import random
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from pdx_api.names import Role
-from pdx_proxy.endpoints.endpoint import Endpoint, Start
-from pdx_proxy.endpoints.snapshot import Snapshot
-from pdx_proxy.engines.engine_metrics import PromptTokens, read_prompt_tokens
-from pdx_proxy.engines.probe import page_of
-from pdx_proxy.engines.upstreams import Engines
-from pdx_proxy.telemetry.counters import Outcome
+from pdx_api.vllm_metrics import PromptTokens
+from pdx_proxy.endpoints.endpoint import Start
+from pdx_proxy.health.reports import Round
 
-PAUSE_SECONDS: Final = 10.0
-"""Between two rounds, varied by a fifth."""
-ANSWER_SECONDS: Final = 2.0
-_ROUNDS: Final = 4
-"""Counts that are kept of each D. Together they cover the last half minute."""
-_CONCURRENT: Final = 16
-_log: Final = logging.getLogger(__name__)
+_SAMPLES: Final = 4
+"""Counts that are kept of each decode engine. Together they cover the last half minute."""
+_OLDEST_SECONDS: Final = 40.0
+"""How long the counts of a decode engine that does not report are kept."""
 
-Counts = deque[PromptTokens]
+Counts = deque[tuple[float, PromptTokens]]
+"""Counts of one decode engine, each with its time by the gateway's clock."""
 
 
-@dataclass(frozen=True, slots=True)
-class Recent:
-    """Prompt tokens of a D in the last half minute, those of transfer probes included."""
-
-    total: int
-    remote: int
-    computed: int
-
-
-def difference(counts: Counts) -> Recent:
-    """Return the tokens between the first and the last count."""
-    first, last = counts[0], counts[-1]
-    return Recent(
-        round(last.total - first.total), round(last.remote - first.remote), round(last.computed - first.computed)
-    )
-
-
-def append(counts: Counts | None, count: PromptTokens) -> Counts:
+def append(counts: Counts | None, at: float, tokens: PromptTokens) -> Counts:
     """Return the counts with one more. Counters that have fallen show that the engine has restarted."""
-    if not counts or count.total < counts[-1].total or count.remote < counts[-1].remote:
-        counts = deque(maxlen=_ROUNDS)
-    counts.append(count)
+    last = counts[-1][1] if counts else None
+    if counts is None or last is None or tokens.total < last.total or tokens.external < last.external:
+        counts = deque(maxlen=_SAMPLES)
+    counts.append((at, tokens))
     return counts
 
 
@@ -60,69 +35,36 @@ def append(counts: Counts | None, count: PromptTokens) -> Counts:
 class TransferShare:
     """Owner of the counts of the last half minute."""
 
-    engines: Engines
-    snapshot: Callable[[], Snapshot]
-    report: Callable[[], Awaitable[Mapping[str, Any]]]
-    """Returns the sum of the workers' reports."""
-    rng: random.Random = field(default_factory=random.Random)
     _counts: dict[Start, Counts] = field(default_factory=dict)
-    _counted_at: dict[Start, float] = field(default_factory=dict)
-    """When each D reported its last count, by the engines' clock."""
-    _splits: deque[int] = field(default_factory=lambda: deque(maxlen=_ROUNDS))
-    _slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_CONCURRENT))
-    _task: "asyncio.Task[None] | None" = None
+    _splits: deque[int] = field(default_factory=lambda: deque(maxlen=_SAMPLES))
 
-    def start(self) -> None:
-        """Start to poll."""
-        self._task = asyncio.get_running_loop().create_task(self._run())
+    def update(self, scraped: Round, split: int) -> None:
+        """Add the counts of a round, and the number of split requests since the gateway's start.
 
-    async def stop(self) -> None:
-        """Stop polling."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait([self._task])
-
-    @property
-    def split(self) -> int:
-        """Split requests of this gateway in the same time."""
-        return self._splits[-1] - self._splits[0] if self._splits else 0
+        A decode engine that does not report keeps its counts for a limited time.
+        """
+        for report in scraped.latest:
+            tokens, start = report.metrics.prompt_sources, report.endpoint.start
+            if report.endpoint.role is Role.DECODE and tokens is not None:
+                self._counts[start] = append(self._counts.get(start), report.at, tokens)
+        oldest = scraped.at - _OLDEST_SECONDS
+        starts = {endpoint.start for endpoint in scraped.snapshot.everything}
+        self._counts = {s: counts for s, counts in self._counts.items() if s in starts and counts[-1][0] >= oldest}
+        self._splits.append(split)
 
     @property
-    def decode(self) -> dict[str, Recent]:
-        """The recent tokens of each D, by name; without D's that have one count only."""
-        return {name: difference(counts) for (name, _), counts in self._counts.items() if len(counts) > 1}
+    def decode(self) -> dict[str, PromptTokens]:
+        """The recent tokens of each decode engine, those of transfer probes included; without those with one count."""
+        return {name: counts[-1][1] - counts[0][1] for (name, _), counts in self._counts.items() if len(counts) > 1}
 
     def as_json(self) -> dict[str, Any]:
-        """Return JSON values."""
+        """Return JSON values, with the split requests of this gateway in the same time."""
         decode = {
-            name: {"promptTokens": d.total, "outside": d.remote, "computed": d.computed}
-            for name, d in self.decode.items()
+            name: {
+                "promptTokens": round(tokens.total),
+                "outside": round(tokens.external),
+                "computed": round(tokens.computed),
+            }
+            for name, tokens in self.decode.items()
         }
-        return {"split": self.split, "decode": decode}
-
-    async def _run(self) -> None:
-        while True:
-            await asyncio.sleep(PAUSE_SECONDS * self.rng.uniform(0.8, 1.2))
-            try:
-                await self.poll_all()
-            except Exception:
-                _log.exception("Polling the sources of prompt tokens failed.")
-
-    async def poll_all(self) -> None:
-        """Poll every D once. A D that does not answer keeps its counts for a limited time."""
-        decode = [e for e in self.snapshot().everything if e.role is Role.DECODE]
-        await asyncio.gather(*(self._poll(endpoint) for endpoint in decode if endpoint.warm))
-        oldest = self.engines.clock() - _ROUNDS * PAUSE_SECONDS
-        starts = {endpoint.start for endpoint in decode}
-        for start in [start for start, at in self._counted_at.items() if start not in starts or at < oldest]:
-            del self._counts[start], self._counted_at[start]
-        self._splits.append((await self.report())["outcomes"][Outcome.SPLIT])
-
-    async def _poll(self, endpoint: Endpoint) -> None:
-        async with self._slots:
-            page = await page_of(self.engines, endpoint, "/metrics", ANSWER_SECONDS)
-        count = read_prompt_tokens(page, endpoint.spec.rank)
-        if count is not None:
-            start = endpoint.start
-            self._counts[start] = append(self._counts.get(start), count)
-            self._counted_at[start] = self.engines.clock()
+        return {"split": self._splits[-1] - self._splits[0] if self._splits else 0, "decode": decode}

@@ -13,16 +13,22 @@ from pdx_proxy.balancing.leg_limits import leg_limits
 from pdx_proxy.balancing.shared_load import LoadTable
 from pdx_proxy.config.settings import Settings
 from pdx_proxy.discovery.pod_watcher import Discovery, log_warning
+from pdx_proxy.endpoints.endpoint import Endpoint
 from pdx_proxy.endpoints.snapshot import Snapshot
 from pdx_proxy.engines.upstreams import create_engines
 from pdx_proxy.health.endpoint_manager import EndpointManager
-from pdx_proxy.health.engine_watch import EngineWatch
-from pdx_proxy.health.load_poller import LoadPoller
+from pdx_proxy.health.engine_loads import EngineLoads
+from pdx_proxy.health.engine_scraper import EngineScraper
+from pdx_proxy.health.idle_checks import IdleChecks
+from pdx_proxy.health.progress import StallDetector, has_work
+from pdx_proxy.health.push_queues import PushQueues
 from pdx_proxy.health.registry import EndpointRegistry
+from pdx_proxy.health.reports import Round
 from pdx_proxy.health.transfer_share import TransferShare
 from pdx_proxy.http.downstream.certificate import certificate_of
 from pdx_proxy.process.admin import create_admin
 from pdx_proxy.process.workers import LocalWorkers, ProcessWorkers, Workers, address_of, bind
+from pdx_proxy.telemetry.counters import Outcome
 from pdx_proxy.verification.prober import TransferProber
 
 
@@ -42,18 +48,19 @@ class Control:
         self._table = LoadTable(settings.workers, rows=ROWS) if settings.workers > 1 else None
         self.registry = EndpointRegistry(settings.endpoints, self._engines.clock, self._table)
         self.endpoint_manager = EndpointManager(self._engines, self.registry, self._publish)
-        self.engine_watch = EngineWatch(
+        self.loads = EngineLoads()
+        self.transfer_share = TransferShare()
+        self._idle_checks = IdleChecks(self._engines.clock, self._legs, self.endpoint_manager.on_event)
+        self._stalls = StallDetector(settings.health.stalled_seconds)
+        self._queues = PushQueues(self._engines.deadlines.handoff)
+        self.scraper = EngineScraper(
             self._engines,
             self._snapshot,
-            self.endpoint_manager.on_event,
-            self.endpoint_manager.set_long_queue,
+            self._consume,
             self.endpoint_manager.set_models,
+            hurry=lambda: self._waiting() > 0 and self.loads.grow,
         )
-        self.load_poller = LoadPoller(
-            self._engines, self._snapshot, self._publish_load, self._legs, self.endpoint_manager.on_event, self._waiting
-        )
-        self.prober = TransferProber(self._engines, self._snapshot, self.load_poller.has_work)
-        self.transfer_share = TransferShare(self._engines, self._snapshot, self._worker_report)
+        self.prober = TransferProber(self._engines, self._snapshot, self._has_work)
         self.discovery: asyncio.Task[None] | None = None
         """Runs as long as the gateway, unless discovery fails for good."""
         self.draining = False
@@ -91,10 +98,8 @@ class Control:
             control._certificate.start()
         control._publish()
         control.endpoint_manager.start()
-        control.engine_watch.start()
-        control.load_poller.start()
+        control.scraper.start()
         control.prober.start()
-        control.transfer_share.start()
         if discovery is not None:
             control.discovery = asyncio.create_task(discovery.run(control.endpoint_manager.update))
         return control
@@ -109,15 +114,13 @@ class Control:
         """Let open requests finish and end everything. Discovery runs until then, so that removed engines are seen."""
         self.draining = True
         await self.prober.stop()
-        await self.transfer_share.stop()
         if self._workers is not None:
             await self._workers.stop()
         if self.discovery is not None:
             self.discovery.cancel()
             await asyncio.wait([self.discovery])
         await self.endpoint_manager.stop()
-        await self.engine_watch.stop()
-        await self.load_poller.stop()
+        await self.scraper.stop()
         self._keyring.stop()
         if self._certificate is not None:
             self._certificate.stop()
@@ -153,7 +156,7 @@ class Control:
         batches = {name: limit / decode["limited"][name] for name, limit in decode.get("batches", {}).items()}
         limits = leg_limits(
             self._snapshot(),
-            self.load_poller.reports,
+            self.loads.reports,
             self._settings.limits,
             lambda each: Legs(*(by_name.get(each.name, 0) for by_name in counts)),
             batches,
@@ -167,6 +170,25 @@ class Control:
         if self._workers is not None:
             self._workers.apply(snapshot)
 
+    async def _consume(self, scraped: Round) -> None:
+        """Use what the metrics of all engines have shown."""
+        if self.loads.update(scraped):
+            self._publish_load()
+        await self._idle_checks.update(scraped)
+        if not scraped.is_sample:
+            return
+        for suspect in self._stalls.update(scraped):
+            self.endpoint_manager.on_event(suspect)
+        for endpoint, is_long in self._queues.update(scraped):
+            self.endpoint_manager.set_long_queue(endpoint, is_long)
+        self.transfer_share.update(scraped, (await self._worker_report())["outcomes"][Outcome.SPLIT])
+
+    async def _has_work(self, endpoint: Endpoint) -> bool:
+        """Whether work explains that this engine does not answer. A report that is no longer used explains nothing."""
+        ranks = [e.name for e in self._snapshot().everything if e.address == endpoint.address]
+        reports, legs = self.loads.reports.engines, await self._legs()
+        return has_work([reports[name] for name in ranks if name in reports], sum(legs.get(name, 0) for name in ranks))
+
     def _publish_load(self) -> None:
         if self._workers is not None:
-            self._workers.apply_load(self.load_poller.reports)
+            self._workers.apply_load(self.loads.reports)

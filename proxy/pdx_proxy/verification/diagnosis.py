@@ -3,21 +3,16 @@
 It uses families only. What is special about a connector is data of its family (`pdx_api.connectors.families`).
 """
 
-import re
 from dataclasses import dataclass, field
 from ipaddress import ip_address
-from typing import Any, Final
+from typing import Any
 
 import orjson
 
 from pdx_api.connectors.families import Family, Identity, KVParams, Pool, Pull
 from pdx_api.verification import Cause
+from pdx_api.vllm_metrics import EngineMetrics, read_metrics, whole_number
 from pdx_proxy.verification.record import Result
-
-_BLOCK_SIZE: Final = re.compile(rb'^vllm:cache_config_info\{[^\n]*\bblock_size="(\d+)"', re.MULTILINE)
-_PROMPTS: Final = re.compile(rb"^vllm:prompt_tokens_total\{[^\n]*\} (\S+)$", re.MULTILINE)
-_QUERIES: Final = re.compile(rb"^vllm:external_prefix_cache_queries_total\{[^\n]*\} (\S+)$", re.MULTILINE)
-"""Prompt tokens for which vLLM's scheduler queried its connector: of each prompt those that its own cache lacks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,12 +52,12 @@ class Evidence:
 
 def read_facts(version: bytes, models: bytes, metrics: bytes) -> Facts:
     """Read an engine's pages /version, /v1/models and /metrics; a page that it did not send is empty."""
-    block = _BLOCK_SIZE.search(metrics)
+    report = read_metrics(metrics)
     return Facts(
         version=_text_at(version, "version"),
         model=_text_at(models, "data", 0, "root"),
-        block_size=int(block.group(1)) if block else None,
-        connector=_has_connector(metrics),
+        block_size=whole_number(report.cache_settings.get("block_size")),
+        connector=_has_connector(report),
     )
 
 
@@ -94,17 +89,9 @@ def likely_cause(family: Family, address: str, evidence: Evidence) -> Cause:
     return Cause.HANDOFF if evidence.answered else Cause.PORTS
 
 
-def _has_connector(metrics: bytes) -> bool | None:
-    queries, prompts = _sum(_QUERIES, metrics), _sum(_PROMPTS, metrics)
-    return None if queries is None or not prompts else queries > 0
-
-
-def _sum(series: re.Pattern[bytes], metrics: bytes) -> float | None:
-    try:
-        values = [float(value) for value in series.findall(metrics)]
-    except ValueError:
-        return None
-    return sum(values) if values else None
+def _has_connector(metrics: EngineMetrics) -> bool | None:
+    queries = metrics.external_queries
+    return None if queries is None or not metrics.prompt_tokens else queries > 0
 
 
 def _text_at(page: bytes, *path: str | int) -> str | None:

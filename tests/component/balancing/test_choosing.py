@@ -123,7 +123,7 @@ async def test_a_burst_is_shared_though_its_prefills_are_not_done(make_world: Ma
 async def test_workers_agree_on_the_engine_of_a_session(make_world: MakeWorld) -> None:
     policies = {"prefill_policy": Policy.LEAST_LOAD, "decode_policy": Policy.SESSION_AFFINITY}
     world = await make_world(Order.PREFILL_FIRST, 2, 4, workers=2, **choosing(**policies))
-    await eventually(lambda: len(world.gateway.load_poller.reports.engines) == 6)
+    await eventually(lambda: len(world.gateway.loads.reports.engines) == 6)
     anew = {"Connection": "close", "x-session-id": "mine"}
     replies = [await world.complete(headers=anew) for _ in range(24)]
     assert list(engines_of(replies, "x-pdx-decode").values()) == [24]

@@ -1,20 +1,21 @@
 """An engine that is frozen while it has no work is ejected without requests. One with work is not checked."""
 
-import asyncio
-from dataclasses import dataclass, replace
+import itertools
+from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
 from pdx_api.names import Order, Role
 from pdx_api.verification import Verdict
-from pdx_proxy.config.settings import Address, Deadlines, EndpointSpec, Settings, Verification
+from pdx_api.vllm_metrics import EngineMetrics
+from pdx_proxy.config.settings import Address, Deadlines, EndpointSpec, Verification
 from pdx_proxy.endpoints.endpoint import Endpoint, State
 from pdx_proxy.endpoints.events import Cause, EndpointEvent, HealthCheckRequest
 from pdx_proxy.endpoints.snapshot import Snapshot
-from pdx_proxy.engines.upstreams import create_engines
-from pdx_proxy.health import load_poller
-from pdx_proxy.health.load_poller import LATE_ROUNDS, LoadPoller
-from pdx_proxy.http.upstream.failures import ConnectFailure, ConnectTimeout, DeadlineExceeded, EngineFailure
+from pdx_proxy.health import engine_scraper
+from pdx_proxy.health.idle_checks import LATE_ROUNDS, IdleChecks
+from pdx_proxy.health.reports import Report, Round
 from pdx_proxy.verification import prober
 from tests.component.conftest import MakeWorld
 from tests.component.engine_process import EngineProcess
@@ -36,7 +37,7 @@ async def test_a_frozen_prefill_is_ejected_without_requests(
     make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first request after that is served at once. The pair is verified again when P continues."""
-    monkeypatch.setattr(load_poller, "PAUSE_SECONDS", 0.05)
+    monkeypatch.setattr(engine_scraper, "PAUSE_SECONDS", 0.05)
     monkeypatch.setattr(prober, "PAUSE_SECONDS", 0.05)
     world = await make_world(PULL, 0, 1, gateway=False)
     async with EngineProcess(replace(FAST, order=PULL, role=Role.PREFILL, port=free_port())) as frozen:
@@ -48,7 +49,7 @@ async def test_a_frozen_prefill_is_ejected_without_requests(
             verification=Verification(period_seconds=900),
         )
         await _found(world, Verdict.VERIFIED)
-        await world.gateway.load_poller.poll_all()  # after the probe, so that P has no work
+        await world.gateway.scraper.scrape_all()  # after the probe, so that P has no work
         frozen.stop()
         await eventually(lambda: world.gateway.registry.ejections[Cause.TIMEOUT] == 1, what="ejected")
         assert _state_of(world, prefill.name) is State.SUSPECT
@@ -65,99 +66,51 @@ async def test_a_frozen_prefill_is_ejected_without_requests(
         assert await world.outcomes() == {"whole": 1, "split": 1}
 
 
-def _page(running: int, waiting: int) -> bytes:
-    return f"""
-vllm:num_requests_running{{engine="0"}} {running}
-vllm:num_requests_waiting{{engine="0"}} {waiting}
-vllm:kv_cache_usage_perc{{engine="0"}} 0.5
-""".encode()
+PREFILL = Endpoint(EndpointSpec(Address("p", 1), Role.PREFILL), State.WARM, generation=1)
+SNAPSHOT = Snapshot.of([PREFILL])
+IDLE, RUNS, QUEUES = (EngineMetrics(running=running, waiting=waiting) for running, waiting in ((0, 0), (1, 0), (0, 1)))
+SILENT = Round(60.0, SNAPSHOT, late=((PREFILL,),))
 
 
-LATE, UNREACHED, REFUSED = DeadlineExceeded("p", "late"), ConnectTimeout("p", "late"), ConnectFailure("p", "refused")
+def _answer(metrics: EngineMetrics) -> Round:
+    return Round(0.0, SNAPSHOT, (Report(PREFILL, metrics, 0.0),))
 
 
-@dataclass
-class Silent:
-    """A poller of one engine that has answered once, and does not any more."""
-
-    poller: LoadPoller
-    events: list[EndpointEvent]
-    answers: list[bytes]
-    """Pages with which it answers next."""
-    late: float = 0.0
-    """How far the clock is ahead."""
-
-
-async def _silent(monkeypatch: pytest.MonkeyPatch, page: bytes, legs: int, failure: EngineFailure) -> Silent:
-    answers: list[bytes] = [page]
-
-    async def fetch(*_: object) -> bytes:
-        if answers:
-            return answers.pop()
-        raise failure
-
+def _checks(legs: int, events: list[EndpointEvent], clock: Callable[[], float] = lambda: 0.0) -> IdleChecks:
     async def legs_of_workers() -> dict[str, int]:
         return {"p:1": legs}
 
-    monkeypatch.setattr(load_poller, "fetch", fetch)
-    endpoint = Endpoint(EndpointSpec(Address("p", 1), Role.PREFILL), State.WARM, generation=1)
-    events: list[EndpointEvent] = []
-    engines = create_engines(Settings(), lambda _: None)
-    clock = engines.clock
-    poller = LoadPoller(engines, lambda: Snapshot.of([endpoint]), lambda: None, legs_of_workers, events.append)
-    silent = Silent(poller, events, answers)
-    engines.clock = lambda: clock() + silent.late
-    await poller.poll_all()
-    assert not events, "it answers"
-    return silent
+    return IdleChecks(clock, legs_of_workers, events.append)
 
 
 @pytest.mark.parametrize(
-    ("page", "legs", "failure", "checked"),
-    [
-        (_page(0, 0), 0, LATE, True),
-        (_page(0, 0), 0, UNREACHED, True),
-        (_page(0, 0), 0, REFUSED, False),
-        (_page(0, 0), 1, LATE, False),
-        (_page(1, 0), 0, LATE, False),
-        (_page(0, 1), 0, LATE, False),
-        (b"", 0, LATE, False),
-    ],
-    ids=["idle", "idle, no connection", "refuses", "has a leg", "runs for others", "queues for others", "no report"],
+    ("metrics", "legs", "checked"),
+    [(IDLE, 0, True), (IDLE, 1, False), (RUNS, 0, False), (QUEUES, 0, False), (EngineMetrics(), 0, False)],
+    ids=["idle", "has a leg", "runs for others", "queues for others", "no report"],
 )
-async def test_only_an_engine_without_work_is_checked(
-    page: bytes, legs: int, failure: EngineFailure, checked: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_only_an_engine_without_work_is_checked(metrics: EngineMetrics, legs: int, checked: bool) -> None:
     """Whatever it does under pressure: its last report shows work, however old it is, or a leg is in flight."""
-    silent = await _silent(monkeypatch, page, legs, failure)
-    silent.late = 60.0
-    for _ in range(LATE_ROUNDS - 1):
-        await silent.poller.poll_all()
-    assert silent.events == [], "it may be late for a moment"
-    await silent.poller.poll_all()
-    assert silent.events == ([HealthCheckRequest("p:1", 1)] if checked else [])
+    events: list[EndpointEvent] = []
+    checks = _checks(legs, events)
+    for scraped in (_answer(metrics), *(SILENT,) * (LATE_ROUNDS - 1)):
+        await checks.update(scraped)
+    assert events == [], "it may be late for a moment"
+    await checks.update(SILENT)
+    assert events == ([HealthCheckRequest("p:1", 1)] if checked else [])
 
 
-async def test_an_answer_in_between_ends_the_rounds_without_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    silent = await _silent(monkeypatch, _page(0, 0), 0, LATE)
-    for _ in range(LATE_ROUNDS):
-        for _ in range(LATE_ROUNDS - 1):
-            await silent.poller.poll_all()
-        silent.answers.append(_page(0, 0))
-        await silent.poller.poll_all()
-    assert silent.events == []
+async def test_an_answer_in_between_ends_the_rounds_without_one() -> None:
+    events: list[EndpointEvent] = []
+    checks = _checks(0, events)
+    for scraped in (_answer(IDLE), *(SILENT,) * (LATE_ROUNDS - 1)) * LATE_ROUNDS:
+        await checks.update(scraped)
+    assert events == []
 
 
-async def test_a_gateway_that_is_overloaded_checks_no_idle_engine(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every pass of its event loop takes long, so a health check would fail too."""
-    silent = await _silent(monkeypatch, _page(0, 0), 0, LATE)
-    sleep = asyncio.sleep
-
-    async def slow_pass(seconds: float) -> None:
-        silent.late += 0.1
-        await sleep(seconds)
-
-    monkeypatch.setattr(asyncio, "sleep", slow_pass)
-    for _ in range(LATE_ROUNDS):
-        await silent.poller.poll_all()
-    assert silent.events == []
+async def test_a_gateway_that_is_overloaded_checks_no_idle_engine() -> None:
+    """The passes of its event loop take long, so a health check would fail too."""
+    events: list[EndpointEvent] = []
+    checks = _checks(0, events, itertools.count(step=1.0).__next__)
+    for scraped in (_answer(IDLE), *(SILENT,) * (LATE_ROUNDS + 1)):
+        await checks.update(scraped)
+    assert events == []

@@ -1,4 +1,4 @@
-"""What ejects an engine as hung, and what does not: health checks, progress, long queues; and how a warm-up goes on."""
+"""What ejects an engine as hung, and what does not: health checks and long queues; and how a warm-up goes on."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -9,14 +9,12 @@ from typing import Any
 import pytest
 
 from pdx_api.names import Order, Role
-from pdx_proxy.config.settings import Address, Deadlines, EndpointSpec, Health, Settings
+from pdx_proxy.config.settings import Address, Deadlines, EndpointSpec, Settings
 from pdx_proxy.endpoints.endpoint import Endpoint, State
 from pdx_proxy.endpoints.events import Cause, EndpointEvent, HealthCheckRequest, Suspect
-from pdx_proxy.endpoints.snapshot import Snapshot
 from pdx_proxy.engines.upstreams import Engines, create_engines
 from pdx_proxy.health import health_checks, warm_up
 from pdx_proxy.health.endpoint_manager import EndpointManager
-from pdx_proxy.health.engine_watch import EngineWatch
 from pdx_proxy.health.health_checks import HealthChecks, conclude
 from pdx_proxy.health.registry import EndpointRegistry
 from pdx_proxy.http.upstream.failures import ConnectFailure, ConnectTimeout, DeadlineExceeded, EngineFailure
@@ -169,46 +167,6 @@ async def test_a_hung_engine_lets_go_of_requests_that_wait(make_world: MakeWorld
     assert (await request).text == Shape().expected()
     assert world.report["retries"] == {"lost": 1}
     await world.warm()
-
-
-def page(running: int = 1, kv_use: float = 0.5, waiting: int = 0, finished: int = 0) -> bytes:
-    return f"""
-vllm:num_requests_running{{engine="0"}} {running}
-vllm:num_requests_waiting{{engine="0"}} {waiting}
-vllm:num_requests_waiting_by_reason{{engine="0",reason="capacity"}} {waiting}
-vllm:num_requests_waiting_by_reason{{engine="0",reason="deferred"}} 0
-vllm:kv_cache_usage_perc{{engine="0"}} {kv_use}
-vllm:prompt_tokens_total{{engine="0"}} 0
-vllm:generation_tokens_total{{engine="0"}} 0
-vllm:request_success_total{{engine="0",finished_reason="stop"}} {finished}
-""".encode()
-
-
-def _watch(engines: Engines, events: list[EndpointEvent], queues: list[bool]) -> EngineWatch:
-    return EngineWatch(engines, Snapshot, events.append, lambda _, long: queues.append(long), lambda *_: None)
-
-
-async def test_an_engine_without_progress_is_stalled_and_a_long_prefill_is_not() -> None:
-    engines = create_engines(Settings(health=Health(stalled_seconds=30.0)), lambda _: None)
-    events: list[EndpointEvent] = []
-    watch, hung, busy = _watch(engines, events, []), engine_at(Address("d", 1)), engine_at(Address("p", 2))
-    for now in range(0, 130, 10):
-        watch.read(busy, page(kv_use=now / 1000), now)
-    assert not events, "a prefill of two minutes"
-    for now in (0, 10, 20, 30):
-        watch.read(hung, page(), now)
-    assert events == [Suspect("d:1", 1, "1 requests run and have made no progress for 30 s", Cause.STALLED)]
-
-
-@pytest.mark.parametrize(("order", "found"), [(Order.CONCURRENT, [False, False, True]), (PULL, [])])
-async def test_a_queue_that_is_longer_than_a_push_survives(order: Order, found: list[bool]) -> None:
-    engines = create_engines(Settings(), lambda _: None)
-    queues: list[bool] = []
-    decode = Endpoint(EndpointSpec(Address("d", 1), Role.DECODE, order=order), State.WARM, generation=1)
-    watch = _watch(engines, [], queues)
-    for now, (waiting, finished) in enumerate([(100, 0), (100, 50), (300, 100)]):
-        watch.read(decode, page(waiting=waiting, finished=finished), 10.0 * now)
-    assert queues == found, "25 s: 100 wait and 5 end each second; then 300 wait"
 
 
 @pytest.mark.parametrize("push", [Order.DECODE_FIRST, Order.CONCURRENT])

@@ -7,23 +7,24 @@ from pdx_cli.checks.catalogue import CHECKS
 from pdx_cli.checks.findings import Finding, examine
 from pdx_cli.commands.doctor import inspect
 from pdx_cli.inputs.target import Local
-from pdx_proxy.health import transfer_share
+from pdx_proxy.health import engine_scraper
 from pdx_sim.settings import OnLoadFailure
 from tests.component.conftest import MakeWorld
-from tests.component.harness import PROMPT, World, eventually
+from tests.component.harness import PROMPT, World
 
 
 @pytest.fixture(autouse=True)
 def _by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transfer_share, "PAUSE_SECONDS", 3600.0)
+    monkeypatch.setattr(engine_scraper, "PAUSE_SECONDS", 3600.0)
+    monkeypatch.setattr(engine_scraper, "SAMPLE_SECONDS", 0.0)
 
 
 async def serve(world: World, count: int) -> None:
-    """Send requests with new prompts, then poll the D's."""
+    """Send requests with new prompts, then read the counters of the decode engine."""
     for number in range(count):
         reply = await world.complete(prompt=f"{world.sent} {number} {PROMPT}")
         assert reply.status == 200
-    await world.gateway.transfer_share.poll_all()
+    await world.gateway.scraper.scrape_all()
 
 
 async def shares(world: World) -> list[str]:
@@ -53,35 +54,3 @@ async def test_a_transfer_that_stops_is_seen(make_world: MakeWorld) -> None:
     assert await shares(world) == ["0.0"]
     assert "In the last half minute 6 requests" in (await causes(world))["KVNotMoving"].sentence
     assert world.d.counts.prompt_tokens_external, "since its start it has received much"
-
-
-async def test_counts_that_are_too_old_are_forgotten(make_world: MakeWorld) -> None:
-    """Otherwise the share of a D that is no longer polled would hide that nothing arrives."""
-    world = await make_world(Order.PREFILL_FIRST, 1, 2)
-    for _ in range(2):
-        await serve(world, 2)
-    found, name = world.gateway.transfer_share, world.endpoint(world.d).name
-    await world.d.stop()
-    await serve(world, 1)
-    assert len(found.decode) == 2, "the counts are kept"
-    (key,) = [key for key in found._counted_at if key[0] == name]
-    found._counted_at[key] -= 5 * transfer_share.PAUSE_SECONDS
-    await serve(world, 1)
-    assert list(found.decode) == [world.endpoint(world.decode[1]).name]
-
-
-async def test_engines_that_are_gone_are_forgotten(make_world: MakeWorld) -> None:
-    world = await make_world(Order.PREFILL_FIRST, 1, 2)
-    for _ in range(2):
-        await serve(world, 2)
-    assert len(world.gateway.transfer_share.decode) == 2
-    await world.d.stop()
-    await serve(world, 1)
-    assert len(world.gateway.transfer_share.decode) == 2, "the counts are kept"
-    gone = world.endpoint(world.d)
-    world.gateway.endpoint_manager.update(
-        [e.spec for e in world.gateway.registry.snapshot.everything if e.name != gone.name]
-    )
-    await eventually(lambda: len(world.gateway.registry.snapshot.everything) == 2, what="the D is gone")
-    await serve(world, 1)
-    assert list(world.gateway.transfer_share.decode) == [world.endpoint(world.decode[1]).name]

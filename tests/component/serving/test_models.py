@@ -6,6 +6,7 @@ import openai
 import pytest
 
 from pdx_api.names import Order
+from pdx_proxy.health import engine_scraper
 from tests.component.conftest import MakeWorld
 from tests.component.harness import World
 
@@ -88,12 +89,13 @@ async def test_a_model_that_does_not_exist(make_world: MakeWorld) -> None:
     assert (reply.status, reply.headers["allow"]) == (405, "GET, HEAD")
 
 
-async def test_engines_are_read_again(make_world: MakeWorld) -> None:
+async def test_engines_are_read_again(make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     """Adapters come and go while engines run."""
     world = await make_world(Order.PREFILL_FIRST)
     _report(world, ("sim", "sql"))
     assert await _names(world) == ["sim", "sql"]
-    await world.gateway.engine_watch.poll_all()
+    monkeypatch.setattr(engine_scraper, "SAMPLE_SECONDS", 0.0)
+    await world.gateway.scraper.scrape_all()
     assert await _names(world) == ["sim"], "what the engine reports"
 
 

@@ -11,7 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from pdx_api.names import Mode, Order, Role
 from pdx_api.verification import RESULT_PATH, Cause, Finding, Verdict
 from pdx_proxy.config.settings import Verification
-from pdx_proxy.health import load_poller
+from pdx_proxy.health import engine_scraper
 from pdx_proxy.verification import attempt, prober, record
 from pdx_proxy.verification.verdict import UNANSWERED_PROBES
 from pdx_sim import FaultKind, Leg, OnLoadFailure
@@ -214,7 +214,7 @@ async def test_kv_of_something_else_shows_in_the_text(make_world: MakeWorld, mon
 async def test_a_decode_that_is_too_busy_proves_nothing(
     direct: bool, make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(load_poller, "PAUSE_SECONDS", 0.05)
+    monkeypatch.setattr(engine_scraper, "PAUSE_SECONDS", 0.05)
     one_by_one = {"max_running": 1, "decode_token_seconds": 0.02}
     world = await make_world(Order.PREFILL_FIRST, d=one_by_one, sim={"lease_seconds": 5.0}, **ON)
     world.allowed.expired = True

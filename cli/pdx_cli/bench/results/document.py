@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from types import UnionType
 from typing import Any, Final, get_args, get_origin
 
+from pdx_api.vllm_metrics import Mean
 from pdx_cli.bench.analysis.arms import Arm, ArmResult, Sample
 from pdx_cli.bench.analysis.bottleneck import Bottleneck
-from pdx_cli.bench.analysis.counters import EngineTotals, Mean, as_numbers
+from pdx_cli.bench.analysis.counters import EngineTotals, as_numbers
 from pdx_cli.bench.analysis.steps import Slo, StepResult
 from pdx_cli.bench.analysis.verdict import Verdict, judge
 from pdx_cli.bench.statistics import Summary

@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
+from pdx_api.vllm_metrics import Mean
 from pdx_cli.bench.analysis.arms import Arm, ArmResult, Sample
 from pdx_cli.bench.analysis.bottleneck import Bottleneck
-from pdx_cli.bench.analysis.counters import EngineTotals, Mean
+from pdx_cli.bench.analysis.counters import EngineTotals
 from pdx_cli.bench.analysis.steps import Slo, step_result
 from pdx_cli.bench.load.records import Failure, Record
 from pdx_cli.bench.results.document import DocumentError, Run, document, read

@@ -8,8 +8,9 @@ import pytest
 from pdx_api.names import Role
 from pdx_api.verification import Broken, Cause, Verdict
 from pdx_api.verification import Finding as VerificationResult
+from pdx_api.vllm_metrics import PromptTokens
 from pdx_cli.checks.findings import is_healthy
-from pdx_cli.sources.observation import Gateway, Tokens
+from pdx_cli.sources.observation import Gateway
 from tests.doctor_observations import HEALTHY, assert_found, body, condition, endpoint, engine, found, gateway
 
 BLOCKED_LOG = (
@@ -64,7 +65,7 @@ SETUPS: list[Any] = [
         id="another model string, by D's log",
     ),
     pytest.param(
-        {"engines": (engine(Role.PREFILL), engine(Role.DECODE, tokens=Tokens(60_000, 0, 60_000)))},
+        {"engines": (engine(Role.PREFILL), engine(Role.DECODE, tokens=PromptTokens(60_000, 0, 60_000)))},
         "KVNotMoving",
         ["90 requests were split", "none of the 60000 prompt tokens", "came through the connector"],
         id="decode computes everything again",
@@ -117,5 +118,5 @@ def test_little_recent_traffic_is_no_finding(split: int, prompt: int, remote: in
 def test_prompts_in_the_prefix_cache_are_no_finding(uncached: int) -> None:
     """D still computes the block that is not full."""
     assert found(gateways=(recent("one", 20, 40_000, cached=40_000 - uncached),)) == []
-    cached = engine(Role.DECODE, tokens=Tokens(60_000, 0, uncached))
+    cached = engine(Role.DECODE, tokens=PromptTokens(60_000, 0, uncached))
     assert found(engines=(engine(Role.PREFILL), cached)) == []

@@ -5,11 +5,10 @@ from typing import Any
 
 import pytest
 
+from pdx_api.vllm_metrics import EngineMetrics, Mean, PromptTokens
 from pdx_cli.commands.status import _kv
-from pdx_cli.sources.engine_load import EngineLoad
 from pdx_cli.sources.figures import Reading, Sample, figures, why_not_verified
 from pdx_cli.sources.histograms import quantile, read_phases
-from pdx_cli.sources.observation import Tokens
 from pdx_proxy.verification.verdict import finding_of
 
 PAGE = """\
@@ -87,7 +86,12 @@ def test_a_new_gateway_has_no_rate() -> None:
 
 
 def test_the_first_sample_has_no_figure_of_an_interval() -> None:
-    load = EngineLoad(prompt=9, generated=9, token_seconds=(1.0, 10), tokens=Tokens(1000, 500, 500))
+    load = EngineMetrics(
+        prompt_tokens=9,
+        generated_tokens=9,
+        output_token=Mean(1.0, 10),
+        prompt_sources=PromptTokens(1000, 500, 500),
+    )
     now = reading(split=50, phases={"prefill": {0.1: 4.0, math.inf: 4.0}})
     shown = figures(None, Sample(0.0, (now,), loads={"d": load}))
     assert [math.isnan(value) for value in shown.phases[0].quantiles] == [True] * 3
@@ -108,17 +112,17 @@ def test_several_gateways_are_summed() -> None:
 @pytest.mark.parametrize(
     ("then", "now", "share"),
     [
-        (Tokens(1000, 0, 1000), Tokens(2000, 900, 1100), 0.9),
-        (Tokens(1000, 500, 500), Tokens(1000, 500, 500), None),
-        (None, Tokens(1000, 250, 750), None),
-        (Tokens(1000, 500, 500), Tokens(100, 100, 0), None),
-        (None, Tokens(0, 0, 0), None),
+        (PromptTokens(1000, 0, 1000), PromptTokens(2000, 900, 1100), 0.9),
+        (PromptTokens(1000, 500, 500), PromptTokens(1000, 500, 500), None),
+        (None, PromptTokens(1000, 250, 750), None),
+        (PromptTokens(1000, 500, 500), PromptTokens(100, 100, 0), None),
+        (None, PromptTokens(0, 0, 0), None),
         (None, None, None),
     ],
 )
-def test_remote_share(then: Tokens | None, now: Tokens | None, share: float | None) -> None:
-    def sample(at: float, tokens: Tokens | None) -> Sample:
-        return Sample(at, (reading(),), loads={"d": EngineLoad(tokens=tokens)} if tokens else {})
+def test_remote_share(then: PromptTokens | None, now: PromptTokens | None, share: float | None) -> None:
+    def sample(at: float, tokens: PromptTokens | None) -> Sample:
+        return Sample(at, (reading(),), loads={"d": EngineMetrics(prompt_sources=tokens)} if tokens else {})
 
     shown = figures(sample(0.0, then), sample(1.0, now))
     assert {e.name: e.load.remote for e in shown.endpoints} == {"p": None, "d": share}
@@ -201,18 +205,18 @@ def test_a_probe_before_a_restart_is_past() -> None:
 @pytest.mark.parametrize(
     ("now", "recomputes"),
     [
-        (Tokens(2000, 0, 1000), True),
-        (Tokens(2000, 900, 1100), False),
-        (Tokens(2000, 0, 100), False),
-        (Tokens(1000, 0, 0), False),
+        (PromptTokens(2000, 0, 1000), True),
+        (PromptTokens(2000, 900, 1100), False),
+        (PromptTokens(2000, 0, 100), False),
+        (PromptTokens(1000, 0, 0), False),
     ],
 )
-def test_recomputed_prompts(now: Tokens, recomputes: bool) -> None:
-    def sample(at: float, tokens: Tokens, split: int) -> Sample:
-        load = EngineLoad(tokens=tokens, prompt=tokens.prompt)
+def test_recomputed_prompts(now: PromptTokens, recomputes: bool) -> None:
+    def sample(at: float, tokens: PromptTokens, split: int) -> Sample:
+        load = EngineMetrics(prompt_sources=tokens, prompt_tokens=tokens.total, generated_tokens=0.0)
         return Sample(at, (reading(split=split),), loads={"d": load})
 
-    shown = figures(sample(0.0, Tokens(1000, 0, 0), 10), sample(1.0, now, 20))
+    shown = figures(sample(0.0, PromptTokens(1000, 0, 0), 10), sample(1.0, now, 20))
     assert shown.recomputes is recomputes
 
 

@@ -4,11 +4,17 @@ from dataclasses import replace
 
 import pytest
 
+from pdx_api.names import Role
+from pdx_api.vllm_metrics import EngineMetrics
 from pdx_proxy.balancing.load_reports import LoadReport
-from pdx_proxy.engines.engine_metrics import Progress, Waiting, read_finished, read_progress, read_waiting
-from pdx_proxy.health.progress import Observed, QueueSample, has_work, observe, queue_seconds
+from pdx_proxy.config.settings import Address, EndpointSpec
+from pdx_proxy.endpoints.endpoint import Endpoint, State
+from pdx_proxy.endpoints.events import Cause, Suspect
+from pdx_proxy.endpoints.snapshot import Snapshot
+from pdx_proxy.health.progress import Observed, Progress, StallDetector, has_work, observe
+from pdx_proxy.health.reports import Report, Round
 
-BUSY = Progress(running=1, waiting=0, kv_use=0.5, prompt_tokens=100, generation_tokens=20)
+BUSY = Progress(running=1, waiting=0, kv_use=0.5, prompt_tokens=100, generated_tokens=20)
 IDLE = replace(BUSY, running=0)
 LIMIT = 30.0
 
@@ -27,7 +33,7 @@ CASES: list[tuple[str, tuple[Progress, ...], bool]] = [
     ("not for long enough", (BUSY,) * 3, False),
     ("idle", (IDLE,) * 9, False),
     ("only waiting, for a push for example", (replace(IDLE, waiting=3),) * 9, False),
-    ("decoding", tuple(replace(BUSY, generation_tokens=n) for n in range(9)), False),
+    ("decoding", tuple(replace(BUSY, generated_tokens=n) for n in range(9)), False),
     ("one prompt prefilled in chunks", tuple(replace(BUSY, kv_use=n / 100) for n in range(13)), False),
     ("prompts end", tuple(replace(BUSY, prompt_tokens=n) for n in range(9)), False),
     ("it hangs after some work", (replace(BUSY, kv_use=0.1), replace(BUSY, kv_use=0.2), *(BUSY,) * 4), True),
@@ -40,47 +46,34 @@ def test_a_stall(values: tuple[Progress, ...], stalled: bool) -> None:
     assert samples_of(*values).stalled(10.0 * (len(values) - 1), LIMIT) is stalled
 
 
-PREFILLING = """
-vllm:num_requests_running{engine="0",model_name="tiny"} 1.0
-vllm:num_requests_waiting{engine="0",model_name="tiny"} 0.0
-vllm:num_requests_waiting_by_reason{engine="0",model_name="tiny",reason="capacity"} 3.0
-vllm:num_requests_waiting_by_reason{engine="0",model_name="tiny",reason="deferred"} 2.0
-vllm:kv_cache_usage_perc{engine="0",model_name="tiny"} 0.0014655593551539114
-vllm:prompt_tokens_total{engine="0",model_name="tiny"} 0.0
-vllm:generation_tokens_total{engine="0",model_name="tiny"} 0.0
-vllm:request_success_total{engine="0",finished_reason="stop",model_name="tiny"} 4.0
-vllm:request_success_total{engine="0",finished_reason="length",model_name="tiny"} 5.0
-"""
+PREFILLING = EngineMetrics(
+    running=1.0, waiting=0.0, kv_use=0.0014655593551539114, prompt_tokens=0.0, generated_tokens=0.0
+)
 
 
-def test_a_page_of_a_prefill_in_chunks() -> None:
+def test_the_metrics_of_a_prefill_in_chunks() -> None:
     """Recorded from vLLM 0.32 between two chunks of a prompt; the next page differed in the use of the cache only."""
-    page = PREFILLING.encode()
-    first = read_progress(page)
-    second = read_progress(page.replace(b"0.0014655593551539114", b"0.0019540791402051783"))
+    first, second = Progress.of(PREFILLING), Progress.of(replace(PREFILLING, kv_use=0.0019540791402051783))
     assert first == Progress(1.0, 0.0, 0.0014655593551539114, 0.0, 0.0)
     assert second is not None
     assert not samples_of(first, first, first, second).stalled(30.0, LIMIT)
-    assert (read_waiting(page), read_finished(page)) == (Waiting(3.0, 2.0), 9.0)
+    assert Progress.of(replace(PREFILLING, kv_use=None)) is None
 
 
-def test_a_page_of_something_else() -> None:
-    assert (read_progress(b"\n"), read_waiting(b"\n"), read_finished(b"\n")) == (None, None, None)
-    assert read_progress(PREFILLING.replace("0.0014655593551539114", "NaN").encode()) is None
-
-
-QUEUES = [
-    ("no earlier sample", None, QueueSample(9, 0, 10), 0.0),
-    ("no queue", QueueSample(9, 0, 0), QueueSample(0, 5, 10), 0.0),
-    ("20 wait and two end each second", QueueSample(0, 100, 0), QueueSample(20, 120, 10), 10.0),
-    ("nothing ends", QueueSample(1, 100, 0), QueueSample(1, 100, 10), float("inf")),
-    ("it has restarted", QueueSample(1, 100, 0), QueueSample(1, 5, 10), 0.0),
-]
-
-
-@pytest.mark.parametrize(("before", "now", "seconds"), [q[1:] for q in QUEUES], ids=[q[0] for q in QUEUES])
-def test_the_wait_in_a_queue(before: QueueSample | None, now: QueueSample, seconds: float) -> None:
-    assert queue_seconds(before, now) == seconds
+def test_an_engine_without_progress_is_stalled_and_a_long_prefill_is_not() -> None:
+    hung, busy = (
+        Endpoint(EndpointSpec(Address(host, 1), role), State.WARM, generation=1)
+        for host, role in (("d", Role.DECODE), ("p", Role.PREFILL))
+    )
+    stalls, snapshot = StallDetector(LIMIT), Snapshot.of([hung, busy])
+    forever, suspects = StallDetector(0.0), []
+    for now in range(0, 130, 10):
+        frozen = (Report(hung, PREFILLING, now),) if now <= 30 else ()
+        prefilling = Report(busy, replace(PREFILLING, kv_use=now / 1000), now)
+        scraped = Round(now, snapshot, latest=(*frozen, prefilling))
+        suspects += stalls.update(scraped)
+        assert forever.update(scraped) == []
+    assert suspects == [Suspect("d:1", 1, "1 requests run and have made no progress for 30 s", Cause.STALLED)]
 
 
 NOTHING, RUNS, WAITS = LoadReport(0, 0, 0.4), LoadReport(1, 0, 0.4), LoadReport(0, 1, 0.4)

@@ -2,9 +2,10 @@
 
 import pytest
 
+from pdx_api.vllm_metrics import Mean
 from pdx_cli.bench.analysis.advise import LABEL, Live, advise
 from pdx_cli.bench.analysis.arms import Arm
-from pdx_cli.bench.analysis.counters import EngineTotals, Mean
+from pdx_cli.bench.analysis.counters import EngineTotals
 from pdx_cli.bench.analysis.steps import Slo
 
 SLO = Slo(1.0, 0.03)

@@ -4,15 +4,13 @@ from dataclasses import replace
 
 import pytest
 
+from pdx_api.vllm_metrics import Mean, read_metrics
 from pdx_cli.bench.analysis.bottleneck import Bottleneck, bottleneck
 from pdx_cli.bench.analysis.counters import (
     EngineTotals,
     GatewayTotals,
-    Mean,
     moved_share,
-    read_engine,
     read_gateway,
-    read_load,
 )
 from pdx_cli.bench.analysis.phases import (
     TO_FIRST_TOKEN,
@@ -132,8 +130,8 @@ def test_a_push_overlaps_with_the_prefill() -> None:
 
 def test_a_page_of_an_engine() -> None:
     counts = Counts(prompt_tokens_local=100, prompt_tokens_external=300, prompt_tokens_found=50, generation_tokens=7)
-    counts.running_now, counts.expired = 3, 2
-    found = read_engine(metrics_text(counts, SimSettings()).encode())
+    counts.expired = 2
+    found = EngineTotals.of(read_metrics(metrics_text(counts, SimSettings()).encode()))
     assert (found.prompt_tokens, found.external_tokens, found.computed_tokens, found.cached_tokens) == (
         450,
         300,
@@ -142,7 +140,6 @@ def test_a_page_of_an_engine() -> None:
     )
     assert (found.generated_tokens, found.expired) == (7, 2)
     assert moved_share(found) == pytest.approx(2 / 3)
-    assert read_load(metrics_text(counts, SimSettings()).encode()).running == 3
     assert (found - found).prompt_tokens == 0
     assert EngineTotals.sum([found, found]).external_tokens == 600
 

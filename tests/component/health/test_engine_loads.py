@@ -9,9 +9,7 @@ import pytest
 from pdx_api.names import Order, Policy, Role
 from pdx_proxy.balancing.load_reports import LoadReport, LoadReports
 from pdx_proxy.config.settings import Choosing
-from pdx_proxy.endpoints.snapshot import Snapshot
-from pdx_proxy.health import load_poller
-from pdx_proxy.health.load_poller import LoadPoller
+from pdx_proxy.health import engine_scraper
 from pdx_sim import SimEngine
 from tests.component.conftest import MakeWorld
 from tests.component.harness import Shape, World, eventually
@@ -21,11 +19,7 @@ STREAM = Shape(stream=True)
 
 @pytest.fixture(autouse=True)
 def _in_short_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(load_poller, "PAUSE_SECONDS", 0.05)
-
-
-async def no_legs() -> dict[str, int]:
-    return {}
+    monkeypatch.setattr(engine_scraper, "PAUSE_SECONDS", 0.05)
 
 
 def reports_of_worker(world: World) -> LoadReports:
@@ -65,32 +59,10 @@ async def test_reports_of_idle_engines_are_not_published(make_world: MakeWorld) 
     await eventually(lambda: present(world, world.d) == present(world, world.p) == idle)
     await eventually(lambda: not any(limit.rate for limit in reports_of_worker(world).limits.values()))
     before, snapshot = reports_of_worker(world), world.worker._engines.snapshot
-    poller = world.gateway.load_poller
     for _ in range(3):
-        await poller.poll_all()
-    assert poller.reports is before
+        await world.gateway.scraper.scrape_all()
+    assert world.gateway.loads.reports is before
     assert world.worker._engines.snapshot is snapshot
-
-
-async def test_old_reports_are_dropped(make_world: MakeWorld) -> None:
-    world = await make_world(Order.PREFILL_FIRST, choosing=Choosing(decode_policy=Policy.LEAST_LOAD))
-    engines, decode, late = world.gateway._engines, world.endpoint(world.d), 0.0
-    clock = engines.clock
-    engines.clock = lambda: clock() + late
-    published: list[LoadReports] = []
-    poller = LoadPoller(
-        engines, lambda: Snapshot.of([decode]), lambda: published.append(poller.reports), no_legs, lambda _: None
-    )
-    await poller.poll_all()
-    await world.d.kill()
-    await poller.poll_all()
-    late = load_poller.OLDEST_SECONDS - 0.5
-    await poller.poll_all()
-    assert [set(each.engines) for each in published] == [{decode.name}], "an engine that is silent for a moment"
-    late = load_poller.OLDEST_SECONDS + 0.1
-    await poller.poll_all()
-    assert [set(each.engines) for each in published] == [{decode.name}, set()]
-    await world.d.restart()
 
 
 async def test_an_engine_without_a_report_is_selected(make_world: MakeWorld) -> None:
@@ -100,8 +72,8 @@ async def test_an_engine_without_a_report_is_selected(make_world: MakeWorld) -> 
     silent = world.endpoint(world.d).name
     await eventually(lambda: len(reports_of_worker(world).engines) == 3)
     others = {name: each for name, each in reports_of_worker(world).engines.items() if name != silent}
-    await world.gateway.load_poller.stop()
-    world.gateway.load_poller.reports = LoadReports(others)
+    await world.gateway.scraper.stop()
+    world.gateway.loads.reports = LoadReports(others)
     world.gateway._publish_load()
     assert reports_of_worker(world).engines == others
     called = Counter([(await world.complete()).headers["x-pdx-decode"] for _ in range(6)])
