@@ -138,6 +138,7 @@ all-but-types: install-dev
 	@$(BIN)/python -m scripts.site.links
 	@$(BIN)/python -m scripts.site
 	@$(BIN)/python -m scripts.prose
+	@$(BIN)/python -m scripts.ownership
 	@$(BIN)/python -m benchmarks.campaigns --check
 	@if grep -nE '(https?|git\+[a-z]+)://' requirements/*.lock benchmarks/*/*.lock; then echo 'A lock names an address; run: make lock' >&2; exit 1; fi
 

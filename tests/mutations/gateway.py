@@ -76,8 +76,8 @@ MUTATIONS: Final = (
     Mutation(
         "attempts that do not wait go to the smallest engine",
         "balancing/chooser.py",
-        "pick(snapshot, self._share_of, request",
-        "pick(snapshot, self._load_of, request",
+        "pick(snapshot, self._share_of, body",
+        "pick(snapshot, self._load_of, body",
         "unit/proxy/serving/test_attempts.py::test_attempts_that_do_not_wait_are_divided_by_the_engines_limits",
     ),
     Mutation(
@@ -89,8 +89,8 @@ MUTATIONS: Final = (
     ),
     Mutation(
         "the queue uses up the whole deadline",
-        "serving/attempts.py",
-        "call.request.deadline += timeline.queued",
+        "handoff/request.py",
+        "self.deadline += waited",
         "pass",
         "unit/proxy/serving/test_attempts.py::test_a_wait_in_the_queue_does_not_use_up_the_whole_deadline",
     ),
@@ -209,9 +209,8 @@ MUTATIONS: Final = (
     Mutation(
         "a request gets comments in the queue",
         "serving/attempts.py",
-        "            if last is None and refused is None:\n",
-        "            if last is None and refused is None:\n"
-        "                if call.keep_alive is not None:\n                    call.keep_alive.start()\n",
+        "            choice, room = await self._wait(request)\n",
+        "            self._begin(request)\n            choice, room = await self._wait(request)\n",
         "component/serving/test_stream_keep_alive.py::test_a_queued_request_gets_none",
     ),
     Mutation(

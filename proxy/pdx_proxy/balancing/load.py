@@ -131,6 +131,10 @@ class Load:
             total += legs.get(endpoint.name, 0)
         return total
 
+    def limit(self, limits: dict[str, float]) -> None:
+        """From here on, endpoints have at most so many legs, by name."""
+        self.limits = limits
+
     def lend(self, lenders: Mapping[str, Sequence[Endpoint]], most: float = inf) -> None:
         """From here on, the P's of a revision share their limits; `most`: the most legs of each."""
         self.borrowers = {}

@@ -4,7 +4,7 @@
 the settlement. docs/settling.md shows the rows, and why engines need these steps.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final
@@ -96,271 +96,165 @@ def settle(situation: Situation) -> Step:
     raise LookupError(f"no row for {situation}")
 
 
-_S = Settlement
-_P = Prefill
-_D = Decode
-_PUSH: Final = (Kind.PUSH, Kind.NOTIFIED_PUSH)
+_PULL, _PUSH, _NOTIFIED, _POOL, _UNSTOPPABLE = (
+    Kind.PULL,
+    Kind.PUSH,
+    Kind.NOTIFIED_PUSH,
+    Kind.POOL,
+    Kind.UNSTOPPABLE_POOL,
+)
+_EITHER_PUSH: Final = (_PUSH, _NOTIFIED)
+_P, _D = Prefill, Decode
 _ENDED: Final = (_P.FINISHED, _P.DIED)
 _FAILED: Final = (_P.FULL, _P.REJECTED, _P.BROKEN)
 _NOT_BEGUN: Final = (_P.FULL, _P.REJECTED)
 _UNSENT: Final = (_D.NOT_SENT, _D.UNREACHABLE)
+_GONE: Final = (*_UNSENT, _D.REFUSED_BY_SERVER, _D.FAILED, _D.LOST)
 _REPLIED: Final = (*ANSWERED, _D.REFUSED_BY_SERVER, _D.FAILED)
-_SOME: Final = (Notifier.PAIR, Notifier.OTHER)
-_NOBODY: Final = (Notifier.NOBODY,)
 _MAY_HAVE_READ: Final = (_D.FULL, _D.BUSY, _D.FAILED, _D.LOST, _D.TIMED_OUT)
-_FIRST_KV_SECONDS: Final = 1.0
-"""How long the first KV from a P to a D may take, handshake included."""
-_INTAKE_SECONDS: Final = 0.5
-"""How long D's HTTP server may take to pass a request to its engine."""
+_SILENT: Final = (_D.SILENT, _D.UNREPORTED)
+_WAITS: Final = (_D.TIMED_OUT, _D.CLOSED_WAITING)
+_PAIR, _OTHER, _NOBODY = Notifier.PAIR, Notifier.OTHER, Notifier.NOBODY
 
+_NOTHING: Final = Done(None)
+_STOPPED: Final = Done(Settlement.PREFILL_STOPPED)
+_FINISHED: Final = Done(Settlement.FINISHED)
+_RELEASED: Final = Done(Settlement.RELEASED)
+_LEASE: Final = Done(Settlement.LEASE)
+_LOST: Final = Done(Settlement.DECODE_LOST)
+_CLOSE_AFTER_INTAKE: Final = CloseWhenOpen(0.5, Settlement.RELEASED)
+"""After the time in which D's HTTP server passes a request to its engine."""
+_CLOSE_AFTER_FIRST_KV: Final = CloseWhenOpen(1.0, Settlement.RELEASED)
+"""After the time that the first KV from a P to a D takes, handshake included."""
+_CLOSE_AFTER_EVENT: Final = CloseWhenOpen(None, Settlement.LEASE)
+_SHORT: Final = Substitute(short=True, after_notice=False, otherwise=Settlement.LEASE)
+_SHORT_AFTER_NOTICE: Final = Substitute(short=True, after_notice=True, otherwise=Settlement.LEASE)
+_WHOLE: Final = Substitute(short=False, after_notice=False, otherwise=Settlement.DECODE_LOST)
+_WHOLE_AFTER_NOTICE: Final = Substitute(short=False, after_notice=True, otherwise=Settlement.DECODE_LOST)
+_WHOLE_FOR_QUEUED: Final = Substitute(short=False, after_notice=True, otherwise=Settlement.LEASE)
 
-def _row(
-    kinds: Kind | tuple[Kind, ...],
-    prefill: Prefill | tuple[Prefill, ...],
-    decode: Decode | tuple[Decode, ...] | frozenset[Decode],
-    step: Step,
-    why: str,
-    stream: bool | None = None,
-    notifier: tuple[Notifier, ...] = tuple(Notifier),
-) -> Row:
-    return Row(
-        frozenset(kinds if isinstance(kinds, tuple) else (kinds,)),
-        frozenset(prefill if isinstance(prefill, tuple) else (prefill,)),
-        frozenset((decode,) if isinstance(decode, Decode) else decode),
-        step,
-        why,
-        stream,
-        frozenset(notifier),
-    )
+_PREFILLED_UNREAD: Final = "P keeps its blocks for a D that does not come."
+_UNHELD: Final = "D has allocated no blocks."
+_PLACE: Final = "D has notified P, which keeps a place for D until P gets a leg."
 
 
 def _pull() -> Iterator[Row]:
     """D reads from P. Only a D that has exchanged KV with P can notify it."""
-    yield _row(Kind.PULL, _P.NOT_SENT, _D.NOT_SENT, Done(None), "No engine has received anything.")
-    yield _row(Kind.PULL, _P.RUNNING, _D.NOT_SENT, Ask.STOP_PREFILL, "A P that is nearly done finishes anyway.")
-    yield _row(Kind.PULL, _FAILED, _D.NOT_SENT, Done(_S.PREFILL_STOPPED), "A P that has not finished keeps no KV.")
-    yield _row(
-        Kind.PULL,
-        _P.FINISHED,
-        _D.OPEN,
-        CloseWhenOpen(_INTAKE_SECONDS, _S.RELEASED),
-        "D notifies P when its leg is closed, as soon as D's engine has received the leg.",
-        notifier=(Notifier.PAIR,),
-    )
-    yield _row(
-        Kind.PULL,
-        _P.FINISHED,
-        _D.OPEN,
-        Free.BY_REFUSED_LEG,
-        "This D's notice would not reach P; the other D's does.",
-        notifier=(Notifier.OTHER,),
-    )
-    yield _row(
-        Kind.PULL,
-        _P.FINISHED,
-        _D.OPEN,
-        CloseWhenOpen(None, _S.LEASE),
-        "D's notice would not reach P, but P's blocks are free when D has read them.",
-        stream=True,
-        notifier=_NOBODY,
-    )
-    yield _row(
-        Kind.PULL,
-        _P.FINISHED,
-        _D.OPEN,
-        CloseWhenOpen(_FIRST_KV_SECONDS, _S.RELEASED),
-        "Without a stream no event shows that D has read the blocks, so D gets the time for that.",
-        stream=False,
-        notifier=_NOBODY,
-    )
-    yield _row(
-        Kind.PULL,
-        _P.FINISHED,
-        _D.REFUSED,
-        Done(None),
-        "D's engine has notified P.",
-        notifier=(Notifier.PAIR,),
-    )
-    yield _row(
-        Kind.PULL,
-        _P.FINISHED,
-        _D.REFUSED,
-        Free.BY_REFUSED_LEG,
-        "D's notice did not reach P.",
-        notifier=(Notifier.OTHER,),
-    )
-    yield _row(
-        Kind.PULL,
-        _P.FINISHED,
-        NOT_READ - {_D.REFUSED},
-        Free.BY_REFUSED_LEG,
-        "A leg that D refuses costs no work.",
-        notifier=_SOME,
-    )
-    yield _row(
-        Kind.PULL,
-        _P.FINISHED,
-        NOT_READ,
-        Free.BY_SHORT_LEG,
-        "No D can notify P, but each D can read the blocks.",
-        notifier=_NOBODY,
-    )
-    yield _row(
-        Kind.PULL,
-        _P.FINISHED,
-        _MAY_HAVE_READ,
-        Free.BY_REFUSED_LEG,
-        "A leg that D refuses reads nothing, so it is right even if the blocks are free already.",
-        notifier=_SOME,
-    )
-    yield _row(
-        Kind.PULL,
-        _P.FINISHED,
-        _MAY_HAVE_READ,
-        Done(_S.LEASE),
-        "If the blocks are free already, another read would return another request's KV.",
-        notifier=_NOBODY,
-    )
+    yield _row(_PULL, _P.NOT_SENT, _D.NOT_SENT, _NOTHING, "No engine has received anything.")
+    yield _row(_PULL, _P.RUNNING, _D.NOT_SENT, Ask.STOP_PREFILL, "A P that is nearly done finishes anyway.")
+    yield _row(_PULL, _FAILED, _D.NOT_SENT, _STOPPED, "A P that has not finished keeps no KV.")
+    why = "D notifies P when its leg is closed, as soon as D's engine has received the leg."
+    yield _row(_PULL, _P.FINISHED, _D.OPEN, _CLOSE_AFTER_INTAKE, why, notifier=_PAIR)
+    why = "This D's notice would not reach P. The other D's does."
+    yield _row(_PULL, _P.FINISHED, _D.OPEN, Free.BY_REFUSED_LEG, why, notifier=_OTHER)
+    why = "D's notice would not reach P, but P's blocks are free when D has read them."
+    yield _row(_PULL, _P.FINISHED, _D.OPEN, _CLOSE_AFTER_EVENT, why, stream=True, notifier=_NOBODY)
+    why = "Without a stream no event shows that D has read the blocks, so D gets the time for that."
+    yield _row(_PULL, _P.FINISHED, _D.OPEN, _CLOSE_AFTER_FIRST_KV, why, stream=False, notifier=_NOBODY)
+    yield _row(_PULL, _P.FINISHED, _D.REFUSED, _NOTHING, "D's engine has notified P.", notifier=_PAIR)
+    why = "D's notice did not reach P."
+    yield _row(_PULL, _P.FINISHED, _D.REFUSED, Free.BY_REFUSED_LEG, why, notifier=_OTHER)
+    why = "A leg that D refuses costs no work."
+    yield _row(_PULL, _P.FINISHED, NOT_READ - {_D.REFUSED}, Free.BY_REFUSED_LEG, why, notifier=(_PAIR, _OTHER))
+    why = "No D can notify P, but each D can read the blocks."
+    yield _row(_PULL, _P.FINISHED, NOT_READ, Free.BY_SHORT_LEG, why, notifier=_NOBODY)
+    why = "A leg that D refuses reads nothing, so it is right even if the blocks are free already."
+    yield _row(_PULL, _P.FINISHED, _MAY_HAVE_READ, Free.BY_REFUSED_LEG, why, notifier=(_PAIR, _OTHER))
+    why = "If the blocks are free already, another read would return another request's KV."
+    yield _row(_PULL, _P.FINISHED, _MAY_HAVE_READ, _LEASE, why, notifier=_NOBODY)
 
 
 def _pool() -> Iterator[Row]:
     """P keeps nothing for a D."""
-    finishes = Kind.UNSTOPPABLE_POOL
-    yield _row((Kind.POOL, finishes), _P.NOT_SENT, _D.NOT_SENT, Done(None), "No engine has received anything.")
-    yield _row(Kind.POOL, _P.RUNNING, _D.NOT_SENT, Done(_S.PREFILL_STOPPED), "P stops when its leg is closed.")
-    yield _row(finishes, _P.RUNNING, _D.NOT_SENT, Ask.AWAIT_PREFILL, "P's engine may die if it is stopped.")
-    yield _row(finishes, _P.FINISHED, _D.NOT_SENT, Done(_S.FINISHED), "Later requests find the KV in the pool.")
-    yield _row(finishes, _FAILED, _D.NOT_SENT, Done(_S.PREFILL_STOPPED), "P has ended without a result.")
+    yield _row((_POOL, _UNSTOPPABLE), _P.NOT_SENT, _D.NOT_SENT, _NOTHING, "No engine has received anything.")
+    yield _row(_POOL, _P.RUNNING, _D.NOT_SENT, _STOPPED, "P stops when its leg is closed.")
+    yield _row(_UNSTOPPABLE, _P.RUNNING, _D.NOT_SENT, Ask.AWAIT_PREFILL, "P's engine may die if it is stopped.")
+    yield _row(_UNSTOPPABLE, _P.FINISHED, _D.NOT_SENT, _FINISHED, "Later requests find the KV in the pool.")
+    yield _row(_UNSTOPPABLE, _FAILED, _D.NOT_SENT, _STOPPED, "P has ended without a result.")
 
 
-def _push_before_prefill() -> Iterator[Row]:
-    """P has not got its leg."""
-    yield _row(_PUSH, _P.NOT_SENT, _D.OPEN, Ask.START_PREFILL, "D waits for P's write, without a timeout.")
-    yield _row(
-        Kind.NOTIFIED_PUSH,
-        _P.NOT_SENT,
-        ANSWERED,
-        Substitute(short=True, after_notice=False, otherwise=_S.LEASE),
-        "D has notified P, which keeps a place for D until it gets a leg.",
-    )
-    yield _row(Kind.PUSH, _P.NOT_SENT, ANSWERED, Done(None), "D does not wait, and P has received nothing.")
-    yield _row(
-        _PUSH,
-        _P.NOT_SENT,
-        (*_UNSENT, _D.REFUSED_BY_SERVER, _D.FAILED, _D.LOST, _D.TIMED_OUT),
-        Done(None),
-        "No engine waits for the other.",
-    )
-
-
-def _push_while_prefill() -> Iterator[Row]:
-    """P has its leg."""
-    yield _row(
-        _PUSH,
-        _P.RUNNING,
-        (_D.OPEN, _D.LOST, _D.TIMED_OUT),
-        Ask.AWAIT_PREFILL,
-        "D may wait for P's write: if P is stopped, nothing wakes D.",
-    )
-    yield _row(
-        Kind.NOTIFIED_PUSH, _P.RUNNING, _REPLIED, Ask.AWAIT_PREFILL, "P has to finish its leg before it forgets D."
-    )
-    yield _row(Kind.PUSH, _P.RUNNING, _REPLIED, Ask.STOP_PREFILL, "D does not wait.")
-    yield _row(_PUSH, _P.RUNNING, _UNSENT, Ask.STOP_PREFILL, "D does not wait.")
+def _push_before_prefill_ends() -> Iterator[Row]:
+    """P has not got its leg, or works on it."""
+    yield _row(_EITHER_PUSH, _P.NOT_SENT, _D.OPEN, Ask.START_PREFILL, "D waits for P's write, without a timeout.")
+    yield _row(_NOTIFIED, _P.NOT_SENT, ANSWERED, _SHORT, _PLACE)
+    yield _row(_PUSH, _P.NOT_SENT, ANSWERED, _NOTHING, "D does not wait, and P has received nothing.")
+    yield _row(_EITHER_PUSH, _P.NOT_SENT, (*_GONE, _D.TIMED_OUT), _NOTHING, "No engine waits for the other.")
+    why = "D may wait for P's write: if P is stopped, nothing wakes D."
+    yield _row(_EITHER_PUSH, _P.RUNNING, (_D.OPEN, _D.LOST, _D.TIMED_OUT), Ask.AWAIT_PREFILL, why)
+    yield _row(_NOTIFIED, _P.RUNNING, _REPLIED, Ask.AWAIT_PREFILL, "P has to finish its leg before it forgets D.")
+    yield _row(_PUSH, _P.RUNNING, _REPLIED, Ask.STOP_PREFILL, "D does not wait.")
+    yield _row(_EITHER_PUSH, _P.RUNNING, _UNSENT, Ask.STOP_PREFILL, "D does not wait.")
 
 
 def _push_after_prefill() -> Iterator[Row]:
     """P has finished."""
-    yield _row(_PUSH, _P.FINISHED, _D.OPEN, Ask.WATCH_DECODE, "D gets its KV, and is closed then.")
-    yield _row(_PUSH, _P.DIED, (_D.OPEN, _D.WITHOUT_KV), Ask.CLOSE_DECODE, "P's write may not have ended.")
-    yield _row(_PUSH, _ENDED, _D.LATE, Ask.CLOSE_DECODE, "If D still queues the request, its KV will be gone.")
-    yield _row(_PUSH, _ENDED, (_D.HAS_KV, _D.TIMED_OUT), Done(_S.FINISHED), "D has read what P has written.")
-    yield _row(Kind.NOTIFIED_PUSH, _ENDED, ANSWERED, Done(_S.RELEASED), "D has notified P, and P has had its leg.")
-    yield _row(Kind.PUSH, _ENDED, ANSWERED, Free.BY_SHORT_LEG, "P keeps its blocks for a D that does not come.")
-    unread = (*_UNSENT, _D.REFUSED_BY_SERVER, _D.FAILED, _D.LOST)
-    yield _row(Kind.PUSH, _ENDED, unread, Free.BY_SHORT_LEG, "P keeps its blocks for a D that does not come.")
-    yield _row(Kind.NOTIFIED_PUSH, _ENDED, unread, Free.BY_REFUSED_LEG, "P keeps its blocks until D notifies it.")
-    yield _row(Kind.PUSH, _P.FINISHED, _D.WITHOUT_KV, Free.BY_SHORT_LEG, "D has ended without P's blocks.")
-    yield _row(Kind.NOTIFIED_PUSH, _P.FINISHED, _D.WITHOUT_KV, Free.BY_REFUSED_LEG, "D has ended without P's blocks.")
-    silent = (_D.SILENT, _D.UNREPORTED)
-    yield _row(Kind.PUSH, _ENDED, silent, Done(_S.FINISHED), "No request of D waits for KV any more.")
-    yield _row(
-        Kind.NOTIFIED_PUSH,
-        _ENDED,
-        silent,
-        Done(_S.FINISHED),
-        "No request of D waits for KV any more.",
-        stream=True,
-    )
-    yield _row(
-        Kind.NOTIFIED_PUSH,
-        _ENDED,
-        _D.SILENT,
-        Substitute(short=True, after_notice=True, otherwise=_S.LEASE),
-        "A closed leg without a stream makes D notify P, as if D had refused it.",
-        stream=False,
-    )
-    yield _row(
-        Kind.NOTIFIED_PUSH,
-        _ENDED,
-        _D.UNREPORTED,
-        Done(_S.LEASE),
-        "D may be stopped, and sends no notice then.",
-        stream=False,
-    )
-    yield _row(_PUSH, _P.DIED, _D.CLOSED_QUEUED, Done(_S.PREFILL_STOPPED), "D has allocated no blocks.")
-    yield _row(_PUSH, _ENDED, _D.CLOSED_WAITING, Done(_S.DECODE_LOST), "P's write never comes.")
-    yield _row(Kind.PUSH, _P.FINISHED, _D.CLOSED_QUEUED, Free.BY_SHORT_LEG, "P keeps its blocks.")
-    yield _row(Kind.NOTIFIED_PUSH, _P.FINISHED, _D.CLOSED_QUEUED, Done(_S.RELEASED), "D notifies P.")
+    yield _row(_EITHER_PUSH, _P.FINISHED, _D.OPEN, Ask.WATCH_DECODE, "D gets its KV, and is closed then.")
+    yield _row(_EITHER_PUSH, _P.DIED, (_D.OPEN, _D.WITHOUT_KV), Ask.CLOSE_DECODE, "P's write may not have ended.")
+    why = "If D still queues the request, P's KV will be gone before D reads it."
+    yield _row(_EITHER_PUSH, _ENDED, _D.LATE, Ask.CLOSE_DECODE, why)
+    yield _row(_EITHER_PUSH, _ENDED, (_D.HAS_KV, _D.TIMED_OUT), _FINISHED, "D has read what P has written.")
+    yield _row(_NOTIFIED, _ENDED, ANSWERED, _RELEASED, "D has notified P, and P has had its leg.")
+    yield _row(_PUSH, _ENDED, (*ANSWERED, *_GONE), Free.BY_SHORT_LEG, _PREFILLED_UNREAD)
+    yield _row(_NOTIFIED, _ENDED, _GONE, Free.BY_REFUSED_LEG, "P keeps its blocks until a D notifies it.")
+    yield _row(_PUSH, _P.FINISHED, (_D.WITHOUT_KV, _D.CLOSED_QUEUED), Free.BY_SHORT_LEG, _PREFILLED_UNREAD)
+    yield _row(_NOTIFIED, _P.FINISHED, _D.WITHOUT_KV, Free.BY_REFUSED_LEG, "D has ended without P's blocks.")
+    yield _row(_NOTIFIED, _P.FINISHED, _D.CLOSED_QUEUED, _RELEASED, "D notifies P.")
+    yield _row(_PUSH, _ENDED, _SILENT, _FINISHED, "No request of D waits for KV any more.")
+    yield _row(_NOTIFIED, _ENDED, _SILENT, _FINISHED, "No request of D waits for KV any more.", stream=True)
+    why = "A closed leg without a stream makes D notify P, as if D had refused it."
+    yield _row(_NOTIFIED, _ENDED, _D.SILENT, _SHORT_AFTER_NOTICE, why, stream=False)
+    yield _row(_NOTIFIED, _ENDED, _D.UNREPORTED, _LEASE, "D may be stopped, and sends no notice then.", stream=False)
+    yield _row(_EITHER_PUSH, _P.DIED, _D.CLOSED_QUEUED, _STOPPED, _UNHELD)
+    yield _row(_EITHER_PUSH, _ENDED, _D.CLOSED_WAITING, _LOST, "P's write never comes.")
 
 
 def _push_after_failed_prefill() -> Iterator[Row]:
     """P has failed. Where D notifies P, a P that has not begun may get a leg again."""
-    yield _row(_PUSH, _FAILED, _D.OPEN, Ask.CLOSE_DECODE, "Only a D that has scheduled the request holds blocks.")
-    yield _row(
-        Kind.NOTIFIED_PUSH,
-        _NOT_BEGUN,
-        ANSWERED,
-        Substitute(short=True, after_notice=False, otherwise=_S.LEASE),
-        "D has notified P, which keeps a place for D until it gets a leg.",
+    why = "Only a D that has scheduled the request holds blocks."
+    yield _row(_EITHER_PUSH, _FAILED, _D.OPEN, Ask.CLOSE_DECODE, why)
+    yield _row(_NOTIFIED, _NOT_BEGUN, ANSWERED, _SHORT, _PLACE)
+    yield _row(_NOTIFIED, _P.BROKEN, ANSWERED, _LEASE, "A P that has begun must get no second leg.")
+    yield _row(_PUSH, _FAILED, ANSWERED, _LEASE, "P may have finished although its answer is lost.")
+    why = "D waits for P's write under this ID."
+    yield _row(_NOTIFIED, _NOT_BEGUN, _D.TIMED_OUT, _WHOLE, why)
+    yield _row(_NOTIFIED, _NOT_BEGUN, _D.CLOSED_WAITING, _WHOLE, why, stream=True)
+    why = f"{why} D's notice must arrive before P's leg has ended."
+    yield _row(_NOTIFIED, _NOT_BEGUN, _D.CLOSED_WAITING, _WHOLE_AFTER_NOTICE, why, stream=False)
+    yield _row(_NOTIFIED, _P.BROKEN, _WAITS, _LOST, "No second leg wakes D.")
+    yield _row(_PUSH, _FAILED, _WAITS, _LOST, "No second leg wakes D.")
+    why = "D notifies P. The prompt is whole: D may have allocated blocks since it reported its queue."
+    yield _row(_NOTIFIED, _P.FULL, _D.CLOSED_QUEUED, _WHOLE_FOR_QUEUED, why)
+    yield _row(_NOTIFIED, _P.REJECTED, _D.CLOSED_QUEUED, _LEASE, "P would refuse the prompt again.")
+    yield _row(_NOTIFIED, _P.BROKEN, _D.CLOSED_QUEUED, _STOPPED, _UNHELD)
+    yield _row(_PUSH, _FAILED, _D.CLOSED_QUEUED, _STOPPED, _UNHELD)
+    ended = (*_GONE, _D.HAS_KV, _D.WITHOUT_KV)
+    yield _row(_EITHER_PUSH, _FAILED, ended, _STOPPED, "Neither engine holds anything.")
+
+
+def _row(
+    kinds: Kind | Iterable[Kind],
+    prefill: Prefill | Iterable[Prefill],
+    decode: Decode | Iterable[Decode],
+    step: Step,
+    why: str,
+    stream: bool | None = None,
+    notifier: Notifier | Iterable[Notifier] = tuple(Notifier),
+) -> Row:
+    return Row(
+        frozenset((kinds,) if isinstance(kinds, Kind) else kinds),
+        frozenset((prefill,) if isinstance(prefill, Prefill) else prefill),
+        frozenset((decode,) if isinstance(decode, Decode) else decode),
+        step,
+        why,
+        stream,
+        frozenset((notifier,) if isinstance(notifier, Notifier) else notifier),
     )
-    yield _row(Kind.NOTIFIED_PUSH, _P.BROKEN, ANSWERED, Done(_S.LEASE), "A P that has begun must get no second leg.")
-    yield _row(Kind.PUSH, _FAILED, ANSWERED, Done(_S.LEASE), "P may have finished although its answer is lost.")
-    waits = (_D.TIMED_OUT, _D.CLOSED_WAITING)
-    whole = Substitute(short=False, after_notice=False, otherwise=_S.DECODE_LOST)
-    waking = "D waits for P's write under this ID."
-    yield _row(Kind.NOTIFIED_PUSH, _NOT_BEGUN, _D.TIMED_OUT, whole, waking)
-    yield _row(Kind.NOTIFIED_PUSH, _NOT_BEGUN, _D.CLOSED_WAITING, whole, waking, stream=True)
-    yield _row(
-        Kind.NOTIFIED_PUSH,
-        _NOT_BEGUN,
-        _D.CLOSED_WAITING,
-        Substitute(short=False, after_notice=True, otherwise=_S.DECODE_LOST),
-        f"{waking} Its notice must arrive before P's leg has ended.",
-        stream=False,
-    )
-    yield _row(Kind.NOTIFIED_PUSH, _P.BROKEN, waits, Done(_S.DECODE_LOST), "No second leg wakes D.")
-    yield _row(Kind.PUSH, _FAILED, waits, Done(_S.DECODE_LOST), "No second leg wakes D.")
-    yield _row(
-        Kind.NOTIFIED_PUSH,
-        _P.FULL,
-        _D.CLOSED_QUEUED,
-        Substitute(short=False, after_notice=True, otherwise=_S.LEASE),
-        "D notifies P. Its prompt is whole: D may have allocated blocks since it reported its queue.",
-    )
-    yield _row(Kind.NOTIFIED_PUSH, _P.REJECTED, _D.CLOSED_QUEUED, Done(_S.LEASE), "P would refuse the prompt again.")
-    stopped = Done(_S.PREFILL_STOPPED)
-    yield _row(Kind.NOTIFIED_PUSH, _P.BROKEN, _D.CLOSED_QUEUED, stopped, "D has allocated no blocks.")
-    yield _row(Kind.PUSH, _FAILED, _D.CLOSED_QUEUED, stopped, "D has allocated no blocks.")
-    ended = (*_UNSENT, _D.REFUSED_BY_SERVER, _D.FAILED, _D.LOST, _D.HAS_KV, _D.WITHOUT_KV)
-    yield _row(_PUSH, _FAILED, ended, stopped, "Neither engine holds anything.")
 
 
 ROWS: Final[tuple[Row, ...]] = (
     *_pull(),
     *_pool(),
-    *_push_before_prefill(),
-    *_push_while_prefill(),
+    *_push_before_prefill_ends(),
     *_push_after_prefill(),
     *_push_after_failed_prefill(),
 )

@@ -65,7 +65,7 @@ class WorkerState:
         engines = self.engines
         load, limits = engines.load, engines.settings.limits
         batches = self.chooser.decodes.batch_limits()
-        load.limits = leg_limits(engines.snapshot, self.load_reports, limits, load.legs_at, batches)
+        load.limit(leg_limits(engines.snapshot, self.load_reports, limits, load.legs_at, batches))
         load.lend(engines.snapshot.peers if self.chooser.expects_prefill else {}, limits.in_flight_per_prefill or inf)
 
     def prefill_leg(self, slot: Slot, request: Request, deadline: float = inf) -> Leg:

@@ -118,7 +118,7 @@ class Gateway:
         if self.draining:
             exchange.close_after()
         if self._cors is not None:
-            exchange.cors = self._cors.lines(exchange.headers)
+            exchange.allow_origin(self._cors.lines(exchange.headers))
         route, method = ROUTES.get(exchange.path), exchange.method
         if route is not None:
             kind = route[1]

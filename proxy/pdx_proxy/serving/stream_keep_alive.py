@@ -91,10 +91,6 @@ class StreamKeepAlive:
         """See Exchange."""
         return self._exchange.cors
 
-    @cors.setter
-    def cors(self, lines: bytes) -> None:
-        self._exchange.cors = lines
-
     @property
     def method(self) -> str:
         """See Exchange."""
@@ -150,6 +146,10 @@ class StreamKeepAlive:
     def bind_upstream(self, upstream: Pausable | None) -> None:
         """See Exchange."""
         self._exchange.bind_upstream(upstream)
+
+    def allow_origin(self, lines: bytes) -> None:
+        """See Exchange."""
+        self._exchange.allow_origin(lines)
 
     def close_after(self) -> None:
         """See Exchange."""

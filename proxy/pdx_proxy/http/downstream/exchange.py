@@ -27,8 +27,9 @@ class Exchange(Protocol):
     def method(self) -> str:
         """GET, POST, …"""
 
-    cors: bytes
-    """Header lines for a browser's page of another origin, which every answer gets; mostly empty."""
+    @property
+    def cors(self) -> bytes:
+        """Header lines for a browser's page of another origin, which every answer gets; mostly empty."""
 
     @property
     def path(self) -> str:
@@ -82,6 +83,9 @@ class Exchange(Protocol):
 
     def bind_upstream(self, upstream: Pausable | None) -> None:
         """Pause `upstream` while the client reads slower than the gateway writes."""
+
+    def allow_origin(self, lines: bytes) -> None:
+        """Give every answer these CORS header lines."""
 
     def close_after(self) -> None:
         """Close the connection after this answer."""

@@ -204,6 +204,9 @@ class AiohttpExchange:
         if upstream is not None and self._protocol.writing_paused:
             upstream.pause()
 
+    def allow_origin(self, lines: bytes) -> None:
+        self.cors = lines
+
     def close_after(self) -> None:
         self.keep_alive = False
 

@@ -168,6 +168,10 @@ class Http1Connection:
         if upstream is not None and self._write_paused:
             upstream.pause()
 
+    def allow_origin(self, lines: bytes) -> None:
+        """Give every answer these CORS header lines."""
+        self.cors = lines
+
     def close_after(self) -> None:
         """Close the connection after this answer."""
         self.closes = True

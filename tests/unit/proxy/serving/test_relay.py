@@ -50,6 +50,9 @@ class Client:
     def bind_upstream(self, upstream: Pausable | None) -> None:
         self.upstream = upstream
 
+    def allow_origin(self, lines: bytes) -> None:
+        self.cors = lines
+
     def close_after(self) -> None:
         self.closes = True
 
