@@ -19,6 +19,7 @@ from scripts.contents import contents
 from scripts.dashboards import dashboards
 from scripts.failures import failures
 from scripts.reference import reference
+from scripts.settling import settling
 from scripts.site.pages import sources
 from scripts.style import style
 
@@ -39,10 +40,12 @@ def generated(root: Path) -> Mapping[Path, str]:
     matrix = Path("docs") / "failures.md"
     layout = Path("ARCHITECTURE.md")
     guide = Path("docs") / "style.md"
+    settled = Path("docs") / "settling.md"
     files = {
         CRD: crd,
         Path("docs") / "reference.md": reference(object_schema()),
         matrix: failures(_read(root / matrix) or ""),
+        settled: settling(_read(root / settled) or ""),
         layout: architecture(_read(root / layout) or "", root),
         RULES: rules_file(),
         guide: style(_read(root / guide) or ""),

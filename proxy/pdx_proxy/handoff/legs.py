@@ -29,6 +29,12 @@ from pdx_proxy.payload.body import decode_body, prefill_body, settling_body
 from pdx_proxy.telemetry.counters import Phase, Settlement
 
 _PREFILL: Final = Phase.PREFILL.value
+_PREFILL_NOT_SENT: Final = Prefill.NOT_SENT
+_RUNNING: Final = Prefill.RUNNING
+_FINISHED: Final = Prefill.FINISHED
+_DECODE_NOT_SENT: Final = Decode.NOT_SENT
+_OPEN: Final = Decode.OPEN
+"""Plain names of members that every request uses: the lookup of a member in its class costs as much as a call."""
 _LATE_ANSWER_SECONDS: Final = 1.0
 """How long to wait for an answer that was on its way when the client left."""
 
@@ -45,8 +51,8 @@ class PrefillFirstLegs(Legs):
         self.prefill_leg = settlements.serving.prefill_leg(room.take_prefill(), request, request.deadline)
         # D's load counts from now on. Otherwise all requests of one prefill's duration would select the same D.
         self.decode_leg = settlements.engines.leg_in(room.take_decode(), request.deadline)
-        self._prefill = Prefill.NOT_SENT
-        self._decode = Decode.NOT_SENT
+        self._prefill = _PREFILL_NOT_SENT
+        self._decode = _DECODE_NOT_SENT
         self._params: KVParams | None = None
         """P's parameters for D; None: P keeps nothing for a D."""
 
@@ -60,14 +66,14 @@ class PrefillFirstLegs(Legs):
         load.begin_prefill(decode)
         try:
             await leg.connect()
-            self._prefill = Prefill.RUNNING
+            self._prefill = _RUNNING
             record = serving.send_prefill(leg, request, body, engines.new_id())
             answer = await leg.whole(engines.deadlines.prefill)
             answered = transfer_params(leg.endpoint, answer, request.body.api)
         finally:
             load.end_prefill(decode)
         leg.end()  # P has room for another request, although its blocks are pinned until D has read them
-        self._prefill = Prefill.FINISHED
+        self._prefill = _FINISHED
         timeline = request.timeline
         record.ended = engines.clock()
         timeline.prefill = record.ended - timeline.sent
@@ -98,7 +104,7 @@ class PrefillFirstLegs(Legs):
         await leg.connect()
         body = decode_body(request.body, params)
         self._settlements.serving.send(leg, request, body, engines.new_id(), once=params is not None)
-        self._decode = Decode.OPEN
+        self._decode = _OPEN
         return await leg.first_event(engines.deadlines.answer(stream=request.stream))
 
     def fail(self, failure: EngineFailure) -> HandoffFailure:

@@ -27,6 +27,8 @@ from pdx_proxy.http.upstream.failures import BadAnswer, DeadlineExceeded, Engine
 from pdx_proxy.payload.body import decode_body
 from pdx_proxy.telemetry.counters import Settlement
 
+_NOT_SENT: Final = Decode.NOT_SENT
+_OPEN: Final = Decode.OPEN
 _PUSH_SECONDS: Final = 0.1
 """How long a D without a stream gets, after P's end, to receive the KV."""
 _POLL_SECONDS: Final = 0.25
@@ -55,7 +57,7 @@ class PushLegs(Legs):
         slot = room.take_prefill()
         self._transfer = Transfer(settlements, family, slot.endpoint, self.decode_leg.endpoint, request)
         self.prefill = PushPrefill(self._transfer, slot, self.decode_leg)
-        self._decode = Decode.NOT_SENT
+        self._decode = _NOT_SENT
 
     async def begin(self, order: Order) -> None:
         """Connect to both engines before anything is sent, so that the loss of one costs the other nothing.
@@ -74,7 +76,7 @@ class PushLegs(Legs):
             prefill.check()  # P may have been lost meanwhile
         body = decode_body(self.request.body, transfer.family.decode_params(transfer.id, identity))
         transfer.settlements.serving.send(leg, self.request, body, transfer.id, once=True)
-        self._decode = Decode.OPEN
+        self._decode = _OPEN
         prefill.decode_sent()
         if prefill.task is not None or (order is Order.DECODE_FIRST and await self._decode_refuses()):
             return

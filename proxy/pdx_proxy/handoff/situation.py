@@ -74,7 +74,7 @@ class Decode(Enum):
     """The leg ended, and D has not loaded the KV."""
     SILENT = "silent"
     """D has not answered, although no request of it waits for KV any more."""
-    UNREPORTED = "silent, no metrics"
+    UNREPORTED = "unreported"
     """D has not answered, and its metrics cannot be read."""
     CLOSED_QUEUED = "closed in its queue"
     """The leg was closed before D allocated blocks for it."""
