@@ -54,7 +54,6 @@ HOT: Final = (
     "handoff/push_legs",
     "handoff/push_prefill",
     "handoff/request",
-    "handoff/result",
     "handoff/settlements",
     "handoff/transfer",
     "handoff/worker_state",

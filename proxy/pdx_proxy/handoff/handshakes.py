@@ -18,8 +18,6 @@ class Handshakes:
 
     def add(self, pair: Pairing) -> None:
         """Record a pair, unless a generation of it is over."""
-        if pair in self.pairs:
-            return
         prefill, decode = self._of.get(pair[:2]), self._of.get(pair[2:])
         if prefill is not None and decode is not None:
             self.pairs.add(pair)

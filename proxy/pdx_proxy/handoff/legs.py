@@ -42,10 +42,10 @@ _LATE_ANSWER_SECONDS: Final = 1.0
 class PrefillFirstLegs(Legs):
     """Both legs of one attempt."""
 
-    __slots__ = ("_decode", "_engines", "_params", "_prefill", "_settlements", "decode_leg", "prefill_leg")
+    __slots__ = ("_decode", "_engines", "_params", "_prefill", "_settlements", "decode_leg", "prefill_leg", "request")
 
     def __init__(self, settlements: Settlements, room: Room, request: Request) -> None:
-        super().__init__(request)
+        self.request = request
         self._settlements = settlements
         self._engines = settlements.engines
         self.prefill_leg = settlements.serving.prefill_leg(room.take_prefill(), request, request.deadline)

@@ -13,8 +13,7 @@ from pdx_proxy.balancing.load import Room
 from pdx_proxy.engines.transfer_params import LegRefused, needs_length
 from pdx_proxy.handoff.failures import KVOverdue, PrefillEnded
 from pdx_proxy.handoff.push_legs import PushLegs
-from pdx_proxy.handoff.request import Request
-from pdx_proxy.handoff.result import Handoff
+from pdx_proxy.handoff.request import Handoff, Request
 from pdx_proxy.handoff.settlements import Settlements
 from pdx_proxy.http.upstream.failures import EngineFailure
 

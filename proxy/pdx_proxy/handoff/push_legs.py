@@ -49,10 +49,10 @@ A P leg that arrived under the ID before the notice could replace KV that no D h
 class PushLegs(Legs):
     """Both legs of one attempt."""
 
-    __slots__ = ("_decode", "_transfer", "decode_leg", "prefill")
+    __slots__ = ("_decode", "_transfer", "decode_leg", "prefill", "request")
 
     def __init__(self, settlements: Settlements, family: Push, room: Room, request: Request) -> None:
-        super().__init__(request)
+        self.request = request
         self.decode_leg = settlements.engines.leg_in(room.take_decode(), request.deadline)
         slot = room.take_prefill()
         self._transfer = Transfer(settlements, family, slot.endpoint, self.decode_leg.endpoint, request)

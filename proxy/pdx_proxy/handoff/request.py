@@ -1,9 +1,11 @@
-"""A client's request on its way to engines: its body for them, its timeline and its permit."""
+"""A client's request on its way to engines, and the answer that opens: one carrier for each."""
 
 from math import inf
 from typing import Protocol
 
 from pdx_proxy.admission.permit import Permit
+from pdx_proxy.endpoints.endpoint import Endpoint
+from pdx_proxy.engines.leg import Leg
 from pdx_proxy.payload.body import Body
 from pdx_proxy.telemetry.timeline import Timeline
 
@@ -56,3 +58,13 @@ class Request:
         timeline.queued = waited
         timeline.read += waited
         self.deadline += waited
+
+
+class Handoff:
+    """D's open answer. `prefill` is its P; None if D serves the request whole. Its owner must end the leg."""
+
+    __slots__ = ("decode", "prefill")
+
+    def __init__(self, decode: Leg, prefill: Endpoint | None = None) -> None:
+        self.decode = decode
+        self.prefill = prefill

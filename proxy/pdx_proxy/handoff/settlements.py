@@ -33,10 +33,8 @@ _LEG_HEADERS: Final[ContextVar[tuple[tuple[str, str], ...]]] = ContextVar("leg_h
 class Legs:
     """Both legs of an attempt, as a settlement needs them. A base class: mypyc compiles no Protocol."""
 
-    __slots__ = ("request",)
-
-    def __init__(self, request: Request) -> None:
-        self.request = request
+    __slots__ = ()
+    request: Request
 
     def situation(self) -> Situation:
         """Return what is true of the legs now."""

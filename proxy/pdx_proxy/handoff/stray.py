@@ -11,10 +11,10 @@ from pdx_proxy.telemetry.counters import Settlement
 class Stray(Legs):
     """P's finished leg, without a D."""
 
-    __slots__ = ("_params", "_transfer")
+    __slots__ = ("_params", "_transfer", "request")
 
     def __init__(self, transfer: Transfer, params: KVParams) -> None:
-        super().__init__(transfer.request)
+        self.request = transfer.request
         self._transfer = transfer
         self._params = params
 

@@ -10,7 +10,7 @@ from pdx_proxy.balancing.leg_limits import leg_limits
 from pdx_proxy.balancing.load import Slot
 from pdx_proxy.balancing.load_reports import LoadReports
 from pdx_proxy.balancing.prefill.shared_log import SharedLog
-from pdx_proxy.endpoints.endpoint import Endpoint, pairing
+from pdx_proxy.endpoints.endpoint import Endpoint
 from pdx_proxy.endpoints.snapshot import Snapshot
 from pdx_proxy.engines.leg import Leg
 from pdx_proxy.engines.upstreams import Engines
@@ -112,8 +112,10 @@ class WorkerState:
 
     def mark_handshake(self, prefill: Endpoint, decode: Endpoint) -> None:
         """Record that KV has moved between the two."""
-        self.handshakes.add(pairing(prefill, decode))
+        pair = prefill.start + decode.start
+        if pair not in self.handshakes.pairs:
+            self.handshakes.add(pair)
 
     def has_handshake(self, prefill: Endpoint, decode: Endpoint) -> bool:
         """Whether KV has moved between the two in this generation of both."""
-        return pairing(prefill, decode) in self.handshakes.pairs
+        return prefill.start + decode.start in self.handshakes.pairs

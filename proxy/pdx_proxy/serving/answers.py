@@ -1,10 +1,10 @@
-"""The answers that the gateway itself gives to clients: the client's request ID, and an error for every outcome."""
+"""The answers that the gateway itself gives to clients: an error for every outcome."""
 
 from math import ceil
 from typing import Final
 
 from pdx_proxy.admission.admission import ShedError
-from pdx_proxy.http.downstream.exchange import Exchange, answer
+from pdx_proxy.http.downstream.exchange import Exchange, answer, own_headers
 from pdx_proxy.http.errors import RefusedError, error_body, unavailable_body
 from pdx_proxy.http.upstream.failures import BadAnswer, EngineBusy, EngineFailure, RequestExpired
 from pdx_proxy.serving.stream_end import break_of
@@ -12,13 +12,6 @@ from pdx_proxy.telemetry.counters import Outcome
 from pdx_proxy.telemetry.timeline import Timeline
 
 _BUSY: Final = "No engine accepts a request at present."
-_MAX_CLIENT_ID: Final = 256
-
-
-def own_headers(exchange: Exchange) -> dict[str, str]:
-    """The headers that every answer has: the client's request ID, unchanged but for its length."""
-    client_id = exchange.headers.get("x-request-id", "")
-    return {"x-request-id": client_id[:_MAX_CLIENT_ID]} if client_id and client_id.isascii() else {}
 
 
 def answer_unavailable(exchange: Exchange, last: EngineFailure | None, timeline: Timeline) -> Outcome:

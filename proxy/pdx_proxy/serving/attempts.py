@@ -13,8 +13,7 @@ from pdx_proxy.endpoints.endpoint import Endpoint
 from pdx_proxy.engines.transfer_params import LegRefused, PrefillStopped
 from pdx_proxy.handoff import pool, pull, push
 from pdx_proxy.handoff.failures import HandoffFailure
-from pdx_proxy.handoff.request import Request
-from pdx_proxy.handoff.result import Handoff
+from pdx_proxy.handoff.request import Handoff, Request
 from pdx_proxy.handoff.settlements import Settlements
 from pdx_proxy.handoff.worker_state import WorkerState
 from pdx_proxy.http.upstream.failures import BadAnswer, EngineBusy, EngineFailure, Reason

@@ -7,14 +7,14 @@ from typing import Final
 from pdx_proxy.admission.admission import Admission
 from pdx_proxy.admission.api_keys import Keyring
 from pdx_proxy.admission.permit import Permit
-from pdx_proxy.handoff.result import Handoff
+from pdx_proxy.handoff.request import Handoff
 from pdx_proxy.handoff.settlements import Settlements
 from pdx_proxy.handoff.worker_state import WorkerState
 from pdx_proxy.http.cors import CORSPolicy
-from pdx_proxy.http.downstream.exchange import Exchange
+from pdx_proxy.http.downstream.exchange import Exchange, own_headers
 from pdx_proxy.http.routes import ROUTES, Kind
 from pdx_proxy.http.upstream.failures import DeadlineExceeded, EngineFailure, RequestExpired
-from pdx_proxy.serving.answers import answer_error, answer_unavailable, own_headers
+from pdx_proxy.serving.answers import answer_error, answer_unavailable
 from pdx_proxy.serving.attempts import Attempts, Unserved
 from pdx_proxy.serving.local_answers import LocalAnswers
 from pdx_proxy.serving.reader import RequestReader

@@ -9,11 +9,10 @@ from pdx_proxy.admission.api_keys import Keyring
 from pdx_proxy.endpoints.models import ServedModel, union
 from pdx_proxy.engines.upstreams import Engines
 from pdx_proxy.http.cors import CORSPolicy, is_preflight
-from pdx_proxy.http.downstream.exchange import Exchange, answer
+from pdx_proxy.http.downstream.exchange import Exchange, answer, own_headers
 from pdx_proxy.http.errors import RefusedError, no_such_model, unavailable_body
 from pdx_proxy.http.routes import MODELS, ROUTES, Kind, is_model, methods_of
 from pdx_proxy.http.target import location
-from pdx_proxy.serving.answers import own_headers
 
 _NOT_FOUND: Final = b'{"detail":"Not Found"}'
 _NOT_ALLOWED: Final = b'{"detail":"Method Not Allowed"}'

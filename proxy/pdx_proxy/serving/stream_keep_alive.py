@@ -8,11 +8,10 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from pdx_proxy.http.downstream.exchange import Exchange, Pausable, answer, connection_header, own_lines
+from pdx_proxy.http.downstream.exchange import Exchange, Pausable, answer, connection_header, own_headers, own_lines
 from pdx_proxy.http.errors import unavailable_body
 from pdx_proxy.http.messages import answer_head
 from pdx_proxy.payload.apis import APIS
-from pdx_proxy.serving.answers import own_headers
 from pdx_proxy.serving.relay import SHUTTING_DOWN, UNBUFFERED
 from pdx_proxy.serving.stream_end import error_events
 

@@ -124,6 +124,7 @@ def date_line() -> bytes:
     return _DATE_LINE.at(_UNIX_TIME())
 
 
+_MAX_CLIENT_ID: Final = 256
 _CLOSE: Final[Mapping[str, str]] = {"connection": "close"}
 _KEEP_ALIVE: Final[Mapping[str, str]] = {"connection": "keep-alive"}
 _NONE: Final[Mapping[str, str]] = {}
@@ -134,6 +135,12 @@ def connection_header(exchange: Exchange) -> Mapping[str, str]:
     if exchange.closes:
         return _CLOSE
     return _NONE if exchange.chunks else _KEEP_ALIVE
+
+
+def own_headers(exchange: Exchange) -> dict[str, str]:
+    """The headers that every answer has: the client's request ID, unchanged but for its length."""
+    client_id = exchange.headers.get("x-request-id", "")
+    return {"x-request-id": client_id[:_MAX_CLIENT_ID]} if client_id and client_id.isascii() else {}
 
 
 def own_lines(exchange: Exchange) -> bytes:

@@ -5,6 +5,7 @@ from typing import Any
 
 from pdx_proxy.admission.permit import Permit
 from pdx_proxy.admission.usage import Usage
+from pdx_proxy.handoff.request import Request
 from pdx_proxy.handoff.settle import Ask
 from pdx_proxy.handoff.settlements import LastStep, Legs, Settlements
 from pdx_proxy.handoff.situation import Decode, Kind, Prefill, Situation
@@ -13,6 +14,9 @@ from pdx_proxy.telemetry.counters import Counters, Settlement
 
 class _Legs(Legs):
     """A P that runs while D waits."""
+
+    def __init__(self, request: Request) -> None:
+        self.request = request
 
     def situation(self) -> Situation:
         return Situation(Kind.PUSH, False, Prefill.RUNNING, Decode.OPEN)
