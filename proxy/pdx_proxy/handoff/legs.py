@@ -48,7 +48,7 @@ class PrefillFirstLegs(Legs):
         self.request = request
         self._settlements = settlements
         self._engines = settlements.engines
-        self.prefill_leg = settlements.serving.prefill_leg(room.take_prefill(), request, request.deadline)
+        self.prefill_leg = settlements.serving.prefill_leg(room.take_prefill(), request)
         # D's load counts from now on. Otherwise all requests of one prefill's duration would select the same D.
         self.decode_leg = settlements.engines.leg_in(room.take_decode(), request.deadline)
         self._prefill = _PREFILL_NOT_SENT

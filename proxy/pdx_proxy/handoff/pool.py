@@ -14,13 +14,14 @@ from pdx_proxy.handoff.settlements import Settlements
 from pdx_proxy.http.upstream.failures import EngineFailure
 
 
-async def hand_off(settlements: Settlements, family: Pool, room: Room, request: Request) -> Handoff:
+async def hand_off(settlements: Settlements, room: Room, request: Request) -> Handoff:
     """Run P's leg to its end, then D's until its answer is open; raises HandoffFailure or LegRefused.
 
     D's leg is the client's request, so a refusal of D goes to the client.
     """
     engines, legs = settlements.engines, PrefillFirstLegs(settlements, room, request)
-    snapshot = engines.snapshot
+    family, snapshot = legs.prefill_leg.endpoint.family, engines.snapshot
+    assert isinstance(family, Pool), "P and D share a pool"
     try:
         await legs.finish_prefill(None)
         finished = engines.clock()

@@ -14,10 +14,11 @@ from pdx_proxy.handoff.settlements import Settlements
 from pdx_proxy.http.upstream.failures import EngineFailure
 
 
-async def hand_off(settlements: Settlements, family: Pull, room: Room, request: Request) -> Handoff:
+async def hand_off(settlements: Settlements, room: Room, request: Request) -> Handoff:
     """Run both legs until D's answer is open; raises HandoffFailure or LegRefused."""
     engines, legs = settlements.engines, PrefillFirstLegs(settlements, room, request)
-    snapshot = engines.snapshot
+    family, snapshot = legs.prefill_leg.endpoint.family, engines.snapshot
+    assert isinstance(family, Pull), "P and D are wired for a pull"
     try:
         params = await legs.finish_prefill(family.prefill_params)
         finished = engines.clock()

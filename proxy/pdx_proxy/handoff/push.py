@@ -7,10 +7,8 @@ vLLM, or with one of minutes.
 
 import asyncio
 
-from pdx_api.connectors.families import Push
-from pdx_api.names import Order
 from pdx_proxy.balancing.load import Room
-from pdx_proxy.engines.transfer_params import LegRefused, needs_length
+from pdx_proxy.engines.transfer_params import LegRefused
 from pdx_proxy.handoff.failures import KVOverdue, PrefillEnded
 from pdx_proxy.handoff.push_legs import PushLegs
 from pdx_proxy.handoff.request import Handoff, Request
@@ -18,18 +16,12 @@ from pdx_proxy.handoff.settlements import Settlements
 from pdx_proxy.http.upstream.failures import EngineFailure
 
 
-async def hand_off(settlements: Settlements, family: Push, order: Order, room: Room, request: Request) -> Handoff:
-    """Run both legs until D's answer is open; raises HandoffFailure or LegRefused.
-
-    A D that already waits for a P that stops at its first token would wait for minutes. So where P may stop, and its
-    connector then hands over nothing, P goes first in every order.
-    """
-    if request.body.api.may_stop and needs_length(family):
-        order = Order.PREFILL_FIRST
-    engines, legs = settlements.engines, PushLegs(settlements, family, room, request)
+async def hand_off(settlements: Settlements, room: Room, request: Request) -> Handoff:
+    """Run both legs until D's answer is open; raises HandoffFailure or LegRefused."""
+    engines, legs = settlements.engines, PushLegs(settlements, room, request)
     began = engines.clock()
     try:
-        await legs.begin(order)
+        await legs.begin()
         answer = await legs.decode_leg.first_event(engines.deadlines.answer(stream=request.stream))
     except PrefillEnded as ended:
         raise legs.fail_prefill(ended) from ended.failure

@@ -3,11 +3,10 @@
 import asyncio
 from typing import Final
 
-from pdx_api.connectors.families import Push
 from pdx_api.names import Order
 from pdx_api.vllm_metrics import read_waiting
 from pdx_proxy.balancing.load import Room
-from pdx_proxy.engines.transfer_params import LegRefused, NothingHandedOverError
+from pdx_proxy.engines.transfer_params import LegRefused, NothingHandedOverError, needs_length
 from pdx_proxy.handoff.failures import HandoffFailure, KVOverdue, PrefillEnded, has_answered, reached_engine
 from pdx_proxy.handoff.push_prefill import PushPrefill
 from pdx_proxy.handoff.request import Request
@@ -51,20 +50,21 @@ class PushLegs(Legs):
 
     __slots__ = ("_decode", "_transfer", "decode_leg", "prefill", "request")
 
-    def __init__(self, settlements: Settlements, family: Push, room: Room, request: Request) -> None:
+    def __init__(self, settlements: Settlements, room: Room, request: Request) -> None:
         self.request = request
         self.decode_leg = settlements.engines.leg_in(room.take_decode(), request.deadline)
         slot = room.take_prefill()
-        self._transfer = Transfer(settlements, family, slot.endpoint, self.decode_leg.endpoint, request)
+        self._transfer = Transfer(settlements, slot.endpoint, self.decode_leg.endpoint, request)
         self.prefill = PushPrefill(self._transfer, slot, self.decode_leg)
         self._decode = _NOT_SENT
 
-    async def begin(self, order: Order) -> None:
-        """Connect to both engines before anything is sent, so that the loss of one costs the other nothing.
+    async def begin(self) -> None:
+        """Send both legs. Raises EngineFailure, PrefillEnded, or an error of the gateway itself.
 
-        Where P goes first, the gateway connects to D when P has finished, because D closes idle connections.
+        The gateway connects to both engines before it sends anything, so that the loss of one costs the other nothing.
+        Where P goes first, it connects to D when P has finished, because D closes idle connections.
         """
-        transfer, prefill, leg = self._transfer, self.prefill, self.decode_leg
+        transfer, prefill, leg, order = self._transfer, self.prefill, self.decode_leg, self._order()
         identity = transfer.prefill.identity
         assert identity is not None, "a warm P of this family has an identity"
         if order is not Order.PREFILL_FIRST:
@@ -81,6 +81,15 @@ class PushLegs(Legs):
         if prefill.task is not None or (order is Order.DECODE_FIRST and await self._decode_refuses()):
             return
         prefill.start()
+
+    def _order(self) -> Order:
+        """Return the order of the legs. A D that already waits for a P that stops would wait for minutes.
+
+        So where P may stop at its first token, and its connector then hands over nothing, P goes first in every order.
+        """
+        transfer = self._transfer
+        first = self.request.body.api.may_stop and needs_length(transfer.family)
+        return Order.PREFILL_FIRST if first else transfer.prefill.order
 
     async def _decode_refuses(self) -> bool:
         try:

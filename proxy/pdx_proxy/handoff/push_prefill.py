@@ -59,7 +59,7 @@ class PushPrefill:
     def __init__(self, transfer: Transfer, slot: Slot, decode_leg: Leg) -> None:
         self._transfer = transfer
         self._decode_leg = decode_leg
-        self.leg = transfer.settlements.serving.prefill_leg(slot, transfer.request)
+        self.leg = transfer.settlements.serving.prefill_leg(slot, transfer.request, outlives=True)
         self.task: asyncio.Task[KVParams | None] | None = None
         """Returns P's parameters, or None after a failure. None until P's leg may be sent."""
         self.failure: Exception | None = None
@@ -230,7 +230,9 @@ class PushPrefill:
         A P that is gone takes nothing from the budget, because all of its requests fail at once.
         """
         transfer, serving = self._transfer, self._transfer.settlements.serving
-        leg = self.leg = serving.prefill_leg(Slot(serving.engines.load, transfer.prefill), transfer.request)
+        leg = self.leg = serving.prefill_leg(
+            Slot(serving.engines.load, transfer.prefill), transfer.request, outlives=True
+        )
         try:
             await leg.connect()
         except EngineFailure:

@@ -20,9 +20,9 @@ class Transfer:
 
     __slots__ = ("decode", "family", "id", "prefill", "request", "settlements")
 
-    def __init__(
-        self, settlements: Settlements, family: Push, prefill: Endpoint, decode: Endpoint, request: Request
-    ) -> None:
+    def __init__(self, settlements: Settlements, prefill: Endpoint, decode: Endpoint, request: Request) -> None:
+        family = prefill.family
+        assert isinstance(family, Push), "P and D are wired for a push"
         self.settlements = settlements
         self.family = family
         self.prefill = prefill

@@ -68,9 +68,12 @@ class WorkerState:
         load.limit(leg_limits(engines.snapshot, self.load_reports, limits, load.legs_at, batches))
         load.lend(engines.snapshot.peers if self.chooser.expects_prefill else {}, limits.in_flight_per_prefill or inf)
 
-    def prefill_leg(self, slot: Slot, request: Request, deadline: float = inf) -> Leg:
-        """Create a leg whose engine prefills the prompt: of a P, or of an aggregated engine."""
-        leg = self.engines.leg_in(slot, deadline)
+    def prefill_leg(self, slot: Slot, request: Request, *, outlives: bool = False) -> Leg:
+        """Create a leg whose engine prefills the prompt: of a P, or of an aggregated engine.
+
+        `outlives`: it goes on when the request expires.
+        """
+        leg = self.engines.leg_in(slot, inf if outlives else request.deadline)
         leg.prefill = self.chooser.sent(slot.endpoint, request.body)
         return leg
 

@@ -186,13 +186,13 @@ class Attempts:
             return self._whole(room, request, method)
         family = prefill.family
         if isinstance(family, Pull):
-            return pull.hand_off(self._settlements, family, room, request)
+            return pull.hand_off(self._settlements, room, request)
         if isinstance(family, Pool):
-            return pool.hand_off(self._settlements, family, room, request)
-        return push.hand_off(self._settlements, family, prefill.order, room, request)
+            return pool.hand_off(self._settlements, room, request)
+        return push.hand_off(self._settlements, room, request)
 
     async def _whole(self, room: Room, request: Request, method: str) -> Handoff:
-        leg = self._serving.prefill_leg(room.take_decode(), request, request.deadline)
+        leg = self._serving.prefill_leg(room.take_decode(), request)
         try:
             await leg.connect()
             body = decode_body(request.body, None) if method == "POST" else b""

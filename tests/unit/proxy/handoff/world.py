@@ -117,10 +117,10 @@ def _request(script: Script, usage: Usage) -> Request:
 async def _hand_off(settlements: Settlements, prefill: Endpoint, decode: Endpoint, request: Request) -> Handoff:
     family, room = prefill.family, Room(settlements.engines.load, decode, prefill)
     if isinstance(family, Pull):
-        return await pull.hand_off(settlements, family, room, request)
+        return await pull.hand_off(settlements, room, request)
     if isinstance(family, Pool):
-        return await pool.hand_off(settlements, family, room, request)
-    return await push.hand_off(settlements, family, prefill.order, room, request)
+        return await pool.hand_off(settlements, room, request)
+    return await push.hand_off(settlements, room, request)
 
 
 def _take(engines: FakeEngines, script: Script) -> bool:
