@@ -24,9 +24,9 @@ MUTATIONS: Final = (
     ),
     Mutation(
         "D waits for a P that may stop",
-        "handoff/push.py",
-        "        order = Order.PREFILL_FIRST\n",
-        "        pass\n",
+        "handoff/push_legs.py",
+        "return Order.PREFILL_FIRST if first else",
+        "return Order.PREFILL_FIRST if False else",
         f"{_AGENTS}a_prefill_that_stops_at_its_first_token[Mooncake-DecodeFirst-whole]",
     ),
     Mutation(

@@ -111,8 +111,8 @@ MUTATIONS: Final = (
     Mutation(
         "a P whose D was closed in its queue keeps the ID",
         "handoff/settle.py",
-        "        Substitute(short=False, after_notice=True, otherwise=_S.LEASE),",
-        "        Done(_S.PREFILL_STOPPED),",
+        "_WHOLE_FOR_QUEUED: Final = Substitute(short=False, after_notice=True, otherwise=Settlement.LEASE)",
+        "_WHOLE_FOR_QUEUED: Final = Done(Settlement.PREFILL_STOPPED)",
         "component/handoff/test_mooncake.py::test_a_full_p_whose_d_only_queues_keeps_no_place[Concurrent-chat-stream]",
     ),
     Mutation(
