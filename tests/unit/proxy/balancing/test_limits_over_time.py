@@ -80,7 +80,7 @@ class Engine:
 
 
 class Gateway:
-    """Always has a request for an engine that is not at its limit. Reads the metrics as `LoadPoller` does."""
+    """Always has a request for an engine that is not at its limit. Reads the metrics as the gateway's scraper does."""
 
     def __init__(self, clock: Clock, p: Engine, d: Engine, random: Random) -> None:
         self._clock, self._p, self._d, self._random = clock, p, d, random
