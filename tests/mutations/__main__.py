@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from benchmarks.campaigns import recorded
-from tests.mutations import MUTATIONS
-from tests.mutations.mutation import Mutation
+from tests.mutations import MUTATIONS, Mutation
 
 ROOT: Final = Path(__file__).parents[2]
 PACKAGE: Final = ROOT / "proxy/pdx_proxy"

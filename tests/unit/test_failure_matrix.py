@@ -15,9 +15,8 @@ from scripts.failures import BEGIN, failures
 from tests.documents import ROOT
 from tests.failure_matrix.row import ALL, MOONCAKE_ALL, PEERS, Case, Client, Phase, Wiring
 from tests.failure_matrix.rows import matrix
-from tests.mutations import MUTATIONS
+from tests.mutations import MUTATIONS, Mutation
 from tests.mutations.__main__ import PACKAGE
-from tests.mutations.mutation import Mutation
 
 DOCUMENT = ROOT / "docs/failures.md"
 CASES = [case for row in matrix() for case in row.cases()]
