@@ -13,6 +13,42 @@ from typing import Final
 
 _LABEL: Final = re.compile(r'(\w+)="([^"]*)"')
 _NUMBER: Final = re.compile(r"[0-9]{1,15}")
+_WAITING: Final = "num_requests_waiting_by_reason"
+_COUNTERS: Final = (
+    "cache_config_info",
+    "external_prefix_cache_queries_total",
+    "generation_tokens_total",
+    "kv_cache_usage_perc",
+    "nixl_bytes_transferred_sum",
+    "nixl_num_failed_transfers_total",
+    "nixl_num_kv_expired_reqs_total",
+    "num_preemptions_total",
+    "num_requests_running",
+    "num_requests_waiting",
+    _WAITING,
+    "prefix_cache_hits_total",
+    "prompt_tokens_by_source_total",
+    "prompt_tokens_total",
+    "request_success_total",
+)
+_HISTOGRAMS: Final = (
+    "e2e_request_latency_seconds",
+    "inter_token_latency_seconds",
+    "nixl_xfer_time_seconds",
+    "request_prefill_time_seconds",
+    "request_queue_time_seconds",
+    "request_time_per_output_token_seconds",
+    "time_to_first_token_seconds",
+)
+
+
+def _lines_of(*names: str) -> re.Pattern[bytes]:
+    return re.compile(rb"\nvllm:(%b)\{([^\n]*)" % "|".join(names).encode())
+
+
+_LINES: Final = _lines_of(*_COUNTERS, *(f"{name}_{part}" for name in _HISTOGRAMS for part in ("sum", "count")))
+"""The lines that are read. A pattern that begins with literal bytes reads a page in half the time of a loop."""
+_WAITING_LINES: Final = _lines_of(_WAITING)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,18 +162,24 @@ def read_metrics(page: bytes, rank: int | None = None) -> EngineMetrics:
 
 def read_ranks(page: bytes, ranks: Sequence[int | None]) -> list[EngineMetrics]:
     """Read the metrics of several ranks of one engine from its page."""
-    lines: dict[str, list[str]] = {}
-    for line in page.decode(errors="replace").split("\n"):
-        if line[:5] == "vllm:":
-            name, _, rest = line.partition("{")
-            if name[-7:] != "_bucket":
-                lines.setdefault(name[5:], []).append(rest)
-    return [_Page(lines, "" if rank is None else f'engine="{rank}"').read() for rank in ranks]
+    lines = _find(_LINES, page)
+    return [_Page(lines, _label(rank)).read() for rank in ranks]
 
 
 def read_waiting(page: bytes, rank: int | None = None) -> Waiting | None:
     """Read the waiting requests of an engine, or of one of its ranks; None unless the page has both kinds."""
-    return read_metrics(page, rank).waiting_by_reason
+    return _Page(_find(_WAITING_LINES, page), _label(rank)).waiting()
+
+
+def _find(pattern: re.Pattern[bytes], page: bytes) -> dict[str, list[str]]:
+    lines: dict[str, list[str]] = {}
+    for name, rest in pattern.findall(b"\n" + page):
+        lines.setdefault(name.decode(), []).append(rest.decode(errors="replace"))
+    return lines
+
+
+def _label(rank: int | None) -> str:
+    return "" if rank is None else f'engine="{rank}"'
 
 
 def whole_number(text: str | None) -> int | None:
@@ -158,7 +200,7 @@ class _Page:
         return EngineMetrics(
             running=self._sum("num_requests_running"),
             waiting=self._sum("num_requests_waiting"),
-            waiting_by_reason=self._waiting("num_requests_waiting_by_reason"),
+            waiting_by_reason=self.waiting(),
             kv_use=sum(kv_use) / len(kv_use) if kv_use else None,
             ended=self._sum("request_success_total"),
             prompt_tokens=self._sum("prompt_tokens_total"),
@@ -199,8 +241,9 @@ class _Page:
         name = next((name for name in names if f"{name}_count" in self.lines), names[0])
         return Mean(self._sum(f"{name}_sum") or 0.0, self._sum(f"{name}_count") or 0.0)
 
-    def _waiting(self, name: str) -> Waiting | None:
-        capacity, deferred = (self._sum(name, f'reason="{reason}"') for reason in ("capacity", "deferred"))
+    def waiting(self) -> Waiting | None:
+        """Read the waiting requests by reason; None unless the page has both kinds."""
+        capacity, deferred = (self._sum(_WAITING, f'reason="{reason}"') for reason in ("capacity", "deferred"))
         return None if capacity is None or deferred is None else Waiting(capacity, deferred)
 
     def _prompt_sources(self, name: str) -> PromptTokens | None:

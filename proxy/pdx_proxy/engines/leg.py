@@ -79,7 +79,7 @@ class Leg:
         self._pool = pool
         self._observer = observer
         self._slot: Slot | None = slot
-        """Released when the leg ends; None: the leg has ended, or has another owner."""
+        """Released when the leg ends; None: the leg has ended."""
         self._blocked = False
         """Whether it is counted as a leg whose client does not read."""
         self._connection: Connection | None = None

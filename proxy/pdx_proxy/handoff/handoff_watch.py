@@ -49,10 +49,13 @@ class HandoffWatch:
         """D has its leg."""
         self._sent = self._transfer.settlements.engines.clock()
 
-    def prefilled(self, connection: Connection) -> None:
-        """P has finished, and has answered over this connection."""
-        self._prefilled = self._transfer.settlements.engines.clock()
+    def answered(self, connection: Connection) -> None:
+        """P has answered over this connection."""
         self._connection = connection
+
+    def prefilled(self) -> None:
+        """P has finished, and keeps its KV for D."""
+        self._prefilled = self._transfer.settlements.engines.clock()
 
     def start(self, *, stream: bool) -> None:
         """Start to watch. Without a stream, D's answer may take as long as the whole request."""

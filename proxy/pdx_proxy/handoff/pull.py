@@ -8,7 +8,7 @@ import asyncio
 from pdx_api.connectors.families import Pull
 from pdx_proxy.balancing.load import Room
 from pdx_proxy.engines.transfer_params import LegRefused
-from pdx_proxy.handoff.legs import PrefillFirstLegs
+from pdx_proxy.handoff.prefill_first_legs import PrefillFirstLegs
 from pdx_proxy.handoff.request import Handoff, Request
 from pdx_proxy.handoff.settlements import Settlements
 from pdx_proxy.http.upstream.failures import EngineFailure

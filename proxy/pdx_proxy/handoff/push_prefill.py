@@ -206,7 +206,7 @@ class PushPrefill:
             answer = await leg.whole(serving.engines.deadlines.prefill)
             params = handed_over(prefill, family, answer, request.body.api)
             record.ended = serving.engines.clock()
-            self._watch.prefilled(leg.connection)
+            self._watch.answered(leg.connection)
         except PrefillStopped:
             raise
         except LegRefused:
@@ -253,6 +253,7 @@ class PushPrefill:
 
     def _succeed(self, began: float) -> None:
         """P has finished. Pin its KV, unless D's first event was faster than P's answer."""
+        self._watch.prefilled()
         transfer, serving = self._transfer, self._transfer.settlements.serving
         seconds = transfer.request.timeline.prefill = serving.engines.clock() - began
         serving.counters.phases[Phase.PREFILL].observe(seconds)

@@ -109,7 +109,7 @@ _ENDED: Final = (_P.FINISHED, _P.DIED)
 _FAILED: Final = (_P.FULL, _P.REJECTED, _P.BROKEN)
 _NOT_BEGUN: Final = (_P.FULL, _P.REJECTED)
 _UNSENT: Final = (_D.NOT_SENT, _D.UNREACHABLE)
-_GONE: Final = (*_UNSENT, _D.REFUSED_BY_SERVER, _D.FAILED, _D.LOST)
+_ABSENT: Final = (*_UNSENT, _D.REFUSED_BY_SERVER, _D.FAILED, _D.LOST)
 _REPLIED: Final = (*ANSWERED, _D.REFUSED_BY_SERVER, _D.FAILED)
 _MAY_HAVE_READ: Final = (_D.FULL, _D.BUSY, _D.FAILED, _D.LOST, _D.TIMED_OUT)
 _SILENT: Final = (_D.SILENT, _D.UNREPORTED)
@@ -133,7 +133,7 @@ _WHOLE: Final = Substitute(short=False, after_notice=False, otherwise=Settlement
 _WHOLE_AFTER_NOTICE: Final = Substitute(short=False, after_notice=True, otherwise=Settlement.DECODE_LOST)
 _WHOLE_FOR_QUEUED: Final = Substitute(short=False, after_notice=True, otherwise=Settlement.LEASE)
 
-_PREFILLED_UNREAD: Final = "P keeps its blocks for a D that does not come."
+_PREFILLED_UNREAD: Final = "If P lives, it keeps its blocks for a D that does not come."
 _UNHELD: Final = "D has allocated no blocks."
 _PLACE: Final = "D has notified P, which keeps a place for D until P gets a leg."
 
@@ -178,7 +178,13 @@ def _push_before_prefill_ends() -> Iterator[Row]:
     yield _row(_EITHER_PUSH, _P.NOT_SENT, _D.OPEN, Ask.START_PREFILL, "D waits for P's write, without a timeout.")
     yield _row(_NOTIFIED, _P.NOT_SENT, ANSWERED, _SHORT, _PLACE)
     yield _row(_PUSH, _P.NOT_SENT, ANSWERED, _NOTHING, "D does not wait, and P has received nothing.")
-    yield _row(_EITHER_PUSH, _P.NOT_SENT, (*_GONE, _D.TIMED_OUT), _NOTHING, "No engine waits for the other.")
+    yield _row(
+        _EITHER_PUSH,
+        _P.NOT_SENT,
+        (*_ABSENT, _D.TIMED_OUT),
+        _NOTHING,
+        "P has received nothing, so it holds nothing.",
+    )
     why = "D may wait for P's write: if P is stopped, nothing wakes D."
     yield _row(_EITHER_PUSH, _P.RUNNING, (_D.OPEN, _D.LOST, _D.TIMED_OUT), Ask.AWAIT_PREFILL, why)
     yield _row(_NOTIFIED, _P.RUNNING, _REPLIED, Ask.AWAIT_PREFILL, "P has to finish its leg before it forgets D.")
@@ -194,13 +200,13 @@ def _push_after_prefill() -> Iterator[Row]:
     yield _row(_EITHER_PUSH, _ENDED, _D.LATE, Ask.CLOSE_DECODE, why)
     yield _row(_EITHER_PUSH, _ENDED, (_D.HAS_KV, _D.TIMED_OUT), _FINISHED, "D has read what P has written.")
     yield _row(_NOTIFIED, _ENDED, ANSWERED, _RELEASED, "D has notified P, and P has had its leg.")
-    yield _row(_PUSH, _ENDED, (*ANSWERED, *_GONE), Free.BY_SHORT_LEG, _PREFILLED_UNREAD)
-    yield _row(_NOTIFIED, _ENDED, _GONE, Free.BY_REFUSED_LEG, "P keeps its blocks until a D notifies it.")
+    yield _row(_PUSH, _ENDED, (*ANSWERED, *_ABSENT), Free.BY_SHORT_LEG, _PREFILLED_UNREAD)
+    yield _row(_NOTIFIED, _ENDED, _ABSENT, Free.BY_REFUSED_LEG, "If P lives, it keeps its blocks until a D notifies P.")
     yield _row(_PUSH, _P.FINISHED, (_D.WITHOUT_KV, _D.CLOSED_QUEUED), Free.BY_SHORT_LEG, _PREFILLED_UNREAD)
     yield _row(_NOTIFIED, _P.FINISHED, _D.WITHOUT_KV, Free.BY_REFUSED_LEG, "D has ended without P's blocks.")
     yield _row(_NOTIFIED, _P.FINISHED, _D.CLOSED_QUEUED, _RELEASED, "D notifies P.")
-    yield _row(_PUSH, _ENDED, _SILENT, _FINISHED, "No request of D waits for KV any more.")
-    yield _row(_NOTIFIED, _ENDED, _SILENT, _FINISHED, "No request of D waits for KV any more.", stream=True)
+    yield _row(_PUSH, _ENDED, _SILENT, _FINISHED, "D has had its time to receive the KV.")
+    yield _row(_NOTIFIED, _ENDED, _SILENT, _FINISHED, "D has had its time to receive the KV.", stream=True)
     why = "A closed leg without a stream makes D notify P, as if D had refused it."
     yield _row(_NOTIFIED, _ENDED, _D.SILENT, _SHORT_AFTER_NOTICE, why, stream=False)
     yield _row(_NOTIFIED, _ENDED, _D.UNREPORTED, _LEASE, "D may be stopped, and sends no notice then.", stream=False)
@@ -227,8 +233,8 @@ def _push_after_failed_prefill() -> Iterator[Row]:
     yield _row(_NOTIFIED, _P.REJECTED, _D.CLOSED_QUEUED, _LEASE, "P would refuse the prompt again.")
     yield _row(_NOTIFIED, _P.BROKEN, _D.CLOSED_QUEUED, _STOPPED, _UNHELD)
     yield _row(_PUSH, _FAILED, _D.CLOSED_QUEUED, _STOPPED, _UNHELD)
-    ended = (*_GONE, _D.HAS_KV, _D.WITHOUT_KV)
-    yield _row(_EITHER_PUSH, _FAILED, ended, _STOPPED, "Neither engine holds anything.")
+    ended = (*_ABSENT, _D.HAS_KV, _D.WITHOUT_KV)
+    yield _row(_EITHER_PUSH, _FAILED, ended, _STOPPED, "P holds nothing, and D has ended its leg.")
 
 
 def _row(

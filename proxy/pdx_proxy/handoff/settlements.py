@@ -85,10 +85,14 @@ class Settlements:
 
         If that takes time, it goes on in the background. Until then the request holds what it held.
         """
-        step = settle(legs.situation())
+        try:
+            step = settle(legs.situation())
+        except LookupError:
+            legs.end(Settlement.LEASE)
+            raise
         if isinstance(step, Done):
             legs.end(step.result)
-            self._count(step.result)
+            self._finish(legs, step.result, self.engines.clock(), "")
             return
         self.serving.counters.settling += 1  # not in the task, which begins after the request has ended
         task = self.start(self._run(legs, step), legs.request.permit)
@@ -97,24 +101,29 @@ class Settlements:
     def _settled(self, task: "asyncio.Task[None]") -> None:
         self.serving.counters.settling -= 1
 
-    def _count(self, result: Settlement | None) -> None:
-        if result is not None:
-            self.serving.counters.settlements[result] += 1
-
     async def _run(self, legs: Legs, step: Step) -> None:
-        """Perform steps until one ends the settlement, and record it in the trace of its request."""
-        tracing, request = self.serving.tracing, legs.request
-        if tracing is None:
-            self._count(await _perform(legs, step))
+        began, span_id = self.engines.clock(), self._begin_span(legs)
+        self._finish(legs, await _perform(legs, step), began, span_id)
+
+    def _begin_span(self, legs: Legs) -> str:
+        """Return a new span of the request's trace, to which the settlement's legs belong; empty without a trace."""
+        tracing = self.serving.tracing
+        trace = None if tracing is None else legs.request.timeline.trace
+        if tracing is None or trace is None or not trace.sampled:
+            return ""
+        span_id = tracing.sampler.new_span()
+        _LEG_HEADERS.set(trace.headers(span_id))
+        return span_id
+
+    def _finish(self, legs: Legs, result: Settlement | None, began: float, span_id: str) -> None:
+        """Count a settlement that has ended, and record it in the trace of its request."""
+        if result is None:
             return
-        began, span_id, trace = tracing.clock(), "", request.timeline.trace
-        if trace is not None and trace.sampled:
-            span_id = tracing.sampler.new_span()
-            _LEG_HEADERS.set(trace.headers(span_id))
-        result = await _perform(legs, step)
-        self._count(result)
-        record = SettlementRecord(began, tracing.clock(), "" if result is None else result.value, span_id)
-        tracing.settled(request.path, request.timeline, record)
+        self.serving.counters.settlements[result] += 1
+        tracing, request = self.serving.tracing, legs.request
+        if tracing is not None:
+            record = SettlementRecord(began, self.engines.clock(), result.value, span_id)
+            tracing.settled(request.path, request.timeline, record)
 
     def unpin(self, prefill: Endpoint, *, expires: bool) -> None:
         """P's KV is free at once, or (`expires`) when its lease ends."""
@@ -135,7 +144,7 @@ class Settlements:
     ) -> int:
         """Send one leg that only settles; return the status of its whole answer, or 0 if none came in time.
 
-        `short`: the body is a `settling_body`, and no D reads KV with it.
+        `short`: the body is a `settling_body`.
         An error counts against no engine: a D also answers it because of P's KV.
         """
         leg, api = self.engines.leg(endpoint), request.body.api

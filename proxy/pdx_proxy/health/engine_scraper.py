@@ -25,6 +25,8 @@ SAMPLE_SECONDS: Final = 10.0
 """Between two samples: rounds that are compared with each other, and in which the models are read."""
 ANSWER_SECONDS: Final = 1.0
 """Deadline of an engine's answer."""
+SAMPLE_ANSWER_SECONDS: Final = 2.0
+"""The same in a sample, and for its models."""
 OLDEST_SECONDS: Final = 5.0
 """How long a report is used if no newer one arrives."""
 _CONCURRENT: Final = 16
@@ -58,6 +60,8 @@ class EngineScraper:
         self._latest: dict[Start, Report] = {}
         self._sampled_at = engines.clock()
         self._task: asyncio.Task[None] | None = None
+        self._models: asyncio.Future[list[None]] | None = None
+        """Reads the models beside the rounds, which do not wait for it."""
 
     def start(self) -> None:
         """Start to read."""
@@ -65,9 +69,10 @@ class EngineScraper:
 
     async def stop(self) -> None:
         """Stop reading."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait([self._task])
+        for work in (self._task, self._models):
+            if work is not None:
+                work.cancel()
+                await asyncio.wait([work])
 
     async def _run(self) -> None:
         while True:
@@ -95,24 +100,31 @@ class EngineScraper:
         for endpoint in snapshot.everything:
             if endpoint.warm:
                 by_address.setdefault(endpoint.address, []).append(endpoint)
-        answers = await asyncio.gather(*(self._scrape(ranks, models=is_sample) for ranks in by_address.values()))
+        if is_sample and (self._models is None or self._models.done()):
+            firsts = [ranks[0] for ranks in by_address.values() if ranks[0].role is not Role.PREFILL]
+            self._models = asyncio.gather(*map(self._read_models, firsts))
+        seconds = SAMPLE_ANSWER_SECONDS if is_sample else ANSWER_SECONDS
+        answers = await asyncio.gather(*(self._scrape(ranks, seconds) for ranks in by_address.values()))
         new = tuple(report for answer in answers for report in answer or ())
         late = tuple(tuple(r) for r, answer in zip(by_address.values(), answers, strict=True) if answer is None)
         await self._consume(Round(clock(), snapshot, new, self._update(snapshot, new), late, is_sample))
 
-    async def _scrape(self, ranks: list[Endpoint], *, models: bool) -> list[Report] | None:
+    async def _read_models(self, endpoint: Endpoint) -> None:
+        async with self._slots:
+            page = await page_of(self._engines, endpoint, MODELS, SAMPLE_ANSWER_SECONDS)
+        self._set_models(endpoint, page)
+
+    async def _scrape(self, ranks: list[Endpoint], seconds: float) -> list[Report] | None:
         """Read one engine for all its ranks; return None if it does not answer in time.
 
         A connection that is refused or lost costs a request no time, so it is left to requests.
         """
         async with self._slots:
             try:
-                page = await fetch(self._engines, ranks[0], "/metrics", ANSWER_SECONDS)
+                page = await fetch(self._engines, ranks[0], "/metrics", seconds)
             except EngineFailure as failure:
                 return None if isinstance(failure, DeadlineExceeded | ConnectTimeout) else []
             at = self._engines.clock()
-            if models and ranks[0].role is not Role.PREFILL:
-                self._set_models(ranks[0], await page_of(self._engines, ranks[0], MODELS, ANSWER_SECONDS))
         reports = read_ranks(page, [endpoint.spec.rank for endpoint in ranks]) if page else []
         return [Report(endpoint, metrics, at) for endpoint, metrics in zip(ranks, reports, strict=False)]
 

@@ -63,6 +63,7 @@ class Control:
         self.prober = TransferProber(self._engines, self._snapshot, self._has_work)
         self.discovery: asyncio.Task[None] | None = None
         """Runs as long as the gateway, unless discovery fails for good."""
+        self._stopping = False
         self.draining = False
         self.listen = settings.listen
         """Where clients are served, with the port in force."""
@@ -112,7 +113,7 @@ class Control:
 
     async def stop(self) -> None:
         """Let open requests finish and end everything. Discovery runs until then, so that removed engines are seen."""
-        self.draining = True
+        self.draining = self._stopping = True
         await self.prober.stop()
         if self._workers is not None:
             await self._workers.stop()
@@ -174,14 +175,16 @@ class Control:
         """Use what the metrics of all engines have shown."""
         if self.loads.update(scraped):
             self._publish_load()
-        await self._idle_checks.update(scraped)
-        if not scraped.is_sample:
+        if scraped.is_sample:
+            for suspect in self._stalls.update(scraped):
+                self.endpoint_manager.on_event(suspect)
+            for endpoint, is_long in self._queues.update(scraped):
+                self.endpoint_manager.set_long_queue(endpoint, is_long)
+        if self._stopping:  # workers that end report nothing
             return
-        for suspect in self._stalls.update(scraped):
-            self.endpoint_manager.on_event(suspect)
-        for endpoint, is_long in self._queues.update(scraped):
-            self.endpoint_manager.set_long_queue(endpoint, is_long)
-        self.transfer_share.update(scraped, (await self._worker_report())["outcomes"][Outcome.SPLIT])
+        await self._idle_checks.update(scraped)
+        if scraped.is_sample:
+            self.transfer_share.update(scraped, (await self._worker_report())["outcomes"][Outcome.SPLIT])
 
     async def _has_work(self, endpoint: Endpoint) -> bool:
         """Whether work explains that this engine does not answer. A report that is no longer used explains nothing."""

@@ -98,7 +98,7 @@ class Worker:
         # The control side logs what is wrong with a key file or a certificate.
         self._keyring = Keyring(settings.keys, self._engines.pool, lambda _: None, self._admission.set_weights)
         self._certificate = certificate_of(settings.tls, lambda _: None)
-        self._gateway = Gateway(self._serving, self._settlements, self._admission, self._keyring, cursor)
+        self._gateway = Gateway(self._settlements, self._admission, self._keyring, cursor)
         self._listener = Listener(
             self._gateway.serve, max_body_bytes=settings.limits.max_body_bytes, send_seconds=settings.send_seconds
         )

@@ -15,7 +15,6 @@ from pdx_proxy.handoff import pool, pull, push
 from pdx_proxy.handoff.failures import HandoffFailure
 from pdx_proxy.handoff.request import Handoff, Request
 from pdx_proxy.handoff.settlements import Settlements
-from pdx_proxy.handoff.worker_state import WorkerState
 from pdx_proxy.http.upstream.failures import BadAnswer, EngineBusy, EngineFailure, Reason
 from pdx_proxy.payload.body import decode_body
 from pdx_proxy.serving.retry import Retry
@@ -38,8 +37,8 @@ class Unserved:
 class Attempts:
     """Runs the attempts of one worker's requests."""
 
-    def __init__(self, serving: WorkerState, settlements: Settlements, admission: Admission, cursor: int) -> None:
-        self._serving = serving
+    def __init__(self, settlements: Settlements, admission: Admission, cursor: int) -> None:
+        serving = self._serving = settlements.serving
         self._admission = admission
         self.load = serving.engines.load
         self._engines = serving.engines
@@ -68,12 +67,12 @@ class Attempts:
         while choice is not None:
             if room is None:
                 room = Room(self.load, choice.decode, choice.prefill)
-            if self.load.backing_off and (busy := self._busy(choice.decode)) is not None:
-                room.give_up()
-                return Unserved(retry.last if isinstance(retry.last, EngineBusy) else busy)
-            split = retry.splits(request.divisible)
-            self._chooser.count(choice, request.body, split=split, first=not retry.avoid)
             try:
+                if self.load.backing_off and (busy := self._busy(choice.decode)) is not None:
+                    room.give_up()
+                    return Unserved(retry.last if isinstance(retry.last, EngineBusy) else busy)
+                split = retry.splits(request.divisible)
+                self._chooser.count(choice, request.body, split=split, first=not retry.avoid)
                 handoff = await self._attempt(choice, room, request, method)
             except LegRefused as refusal:
                 request.timeline.end_attempt("", Reason.STATUS.value, self._engines.clock())

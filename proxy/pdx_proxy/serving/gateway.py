@@ -9,7 +9,6 @@ from pdx_proxy.admission.api_keys import Keyring
 from pdx_proxy.admission.permit import Permit
 from pdx_proxy.handoff.request import Handoff
 from pdx_proxy.handoff.settlements import Settlements
-from pdx_proxy.handoff.worker_state import WorkerState
 from pdx_proxy.http.cors import CORSPolicy
 from pdx_proxy.http.downstream.exchange import Exchange, own_headers
 from pdx_proxy.http.routes import ROUTES, Kind
@@ -40,16 +39,14 @@ _WHOLE: Final = Outcome.WHOLE
 class Gateway:
     """Serves exchanges with one worker's engines."""
 
-    def __init__(
-        self, serving: WorkerState, settlements: Settlements, admission: Admission, keyring: Keyring, cursor: int = 0
-    ) -> None:
-        engines = serving.engines
+    def __init__(self, settlements: Settlements, admission: Admission, keyring: Keyring, cursor: int = 0) -> None:
+        serving, engines = settlements.serving, settlements.engines
         self._serving = serving
         self._clock = engines.clock
         self._admission = admission
         self._keyring = keyring
         self._reader = RequestReader(serving)
-        self._attempts = Attempts(serving, settlements, admission, cursor)
+        self._attempts = Attempts(settlements, admission, cursor)
         self._log = AccessLog(engines.settings.logs, engines.settings.workers, self._roles, engines.clock)
         origins = engines.settings.cors.allowed_origins
         self._cors = CORSPolicy(origins) if origins else None
@@ -133,7 +130,7 @@ class Gateway:
         if isinstance(result, Unserved):
             return answer_unavailable(exchange, result.last, timeline)
         leg, status = result.decode, result.decode.answer.status
-        self._observe(result, status, timeline)
+        self._observe(result, timeline)
         try:
             headers = self._headers(exchange, result, timeline)
             failure = await relay(
@@ -148,10 +145,10 @@ class Gateway:
             return Outcome.REFUSED_BY_ENGINE
         return _SPLIT if result.prefill is not None else _WHOLE
 
-    def _observe(self, handoff: Handoff, status: int, timeline: Timeline) -> None:
+    def _observe(self, handoff: Handoff, timeline: Timeline) -> None:
         """Record the time to the first event. Without a stream that is the whole answer, whose length varies."""
         phases = self._serving.counters.phases
-        timeline.status = status
+        status = timeline.status = handoff.decode.answer.status
         if handoff.prefill is not None and timeline.stream:
             phases[_HANDOFF].observe(timeline.handoff)
         timeline.first = self._clock() - timeline.read + timeline.queued

@@ -34,7 +34,7 @@ class _Legs(Legs):
 async def test_a_settlement_counts_from_the_moment_it_is_handed_over() -> None:
     """Its request ends in the same turn of the event loop: between both, nothing would show that work is left."""
     counters = Counters()
-    serving: Any = SimpleNamespace(counters=counters, engines=None, tracing=None)
+    serving: Any = SimpleNamespace(counters=counters, engines=SimpleNamespace(clock=lambda: 0.0), tracing=None)
     settlements = Settlements(serving)
     usage, exchange = Usage(), object()
     permit = Permit(usage, exchange, None, None)  # type: ignore[arg-type]

@@ -36,6 +36,11 @@ def _request(deadline: float = inf) -> Request:
     return Request(COMPLETIONS, Body(), (), True, Timeline(), nothing, deadline)
 
 
+def _attempts(serving: Any, admission: Any = None) -> Attempts:
+    settlements: Any = SimpleNamespace(serving=serving)
+    return Attempts(settlements, admission, 0)
+
+
 async def test_a_wait_in_the_queue_does_not_use_up_the_whole_deadline() -> None:
     now = 100.0
 
@@ -45,8 +50,7 @@ async def test_a_wait_in_the_queue_does_not_use_up_the_whole_deadline() -> None:
 
     engines = SimpleNamespace(load=Load(), settings=Settings(), clock=lambda: now)
     serving: Any = SimpleNamespace(engines=engines, chooser=None)
-    admission, nothing = SimpleNamespace(wait=wait), SimpleNamespace()
-    attempts = Attempts(serving, nothing, admission, 0)  # type: ignore[arg-type]
+    attempts = _attempts(serving, SimpleNamespace(wait=wait))
     request = _request(deadline=500.0)
     await attempts._wait(request)
     assert (request.timeline.queued, request.deadline) == (7.0, 507.0)
@@ -62,7 +66,7 @@ def test_attempts_that_do_not_wait_are_divided_by_the_engines_limits() -> None:
         load.acquire(decode)
     engines = SimpleNamespace(load=load, settings=Settings(), snapshot=Snapshot.of([p, q, small, large]))
     serving: Any = SimpleNamespace(engines=engines, chooser=Chooser(Choosing(), load, Counters()))
-    attempts = Attempts(serving, SimpleNamespace(), SimpleNamespace(), 0)  # type: ignore[arg-type]
+    attempts = _attempts(serving)
     request, retry = _request(), replace(attempts._first, avoid=frozenset({p.name}))
     for _ in range(32):
         choice = attempts._choose_least_full(request, retry)
@@ -80,7 +84,7 @@ def test_a_failed_prefill_is_avoided_although_every_other_decode_is_busy_or_fail
     load.acquire(q)
     engines = SimpleNamespace(load=load, settings=Settings(), snapshot=Snapshot.of([p, q, busy, failed]))
     serving: Any = SimpleNamespace(engines=engines, chooser=Chooser(Choosing(), load, Counters()))
-    attempts = Attempts(serving, SimpleNamespace(), SimpleNamespace(), 0)  # type: ignore[arg-type]
+    attempts = _attempts(serving)
     assert attempts._or_busy({p.name}) == {p.name, busy.name}
     retry = replace(attempts._first, avoid=frozenset({p.name, failed.name}))
     choice = attempts._choose_least_full(_request(), retry)
@@ -105,7 +109,7 @@ async def test_a_request_that_gives_its_room_up_wakes_the_next(failure: type[Eng
     load.limits = {decode.name: 1}
     serving, usage = WorkerState(engines), Usage()
     admission = Admission(Limits(queue_seconds=600.0), usage, load, serving.counters, engines.clock)
-    attempts = Attempts(serving, Settlements(serving), admission, 0)
+    attempts = Attempts(Settlements(serving), admission, 0)
     load.acquire(decode)
     tasks = []
     for _ in range(2):

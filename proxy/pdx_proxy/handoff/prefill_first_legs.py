@@ -42,7 +42,17 @@ _LATE_ANSWER_SECONDS: Final = 1.0
 class PrefillFirstLegs(Legs):
     """Both legs of one attempt."""
 
-    __slots__ = ("_decode", "_engines", "_params", "_prefill", "_settlements", "decode_leg", "prefill_leg", "request")
+    __slots__ = (
+        "_decode",
+        "_engines",
+        "_params",
+        "_prefill",
+        "_releaser",
+        "_settlements",
+        "decode_leg",
+        "prefill_leg",
+        "request",
+    )
 
     def __init__(self, settlements: Settlements, room: Room, request: Request) -> None:
         self.request = request
@@ -55,6 +65,8 @@ class PrefillFirstLegs(Legs):
         self._decode = _DECODE_NOT_SENT
         self._params: KVParams | None = None
         """P's parameters for D; None: P keeps nothing for a D."""
+        self._releaser = self.decode_leg.endpoint
+        """The D that frees P's blocks if no D reads them."""
 
     async def finish_prefill(self, params: KVParams | None) -> KVParams | None:
         """Run P's leg to its end; return P's parameters for D. Raises EngineFailure or LegRefused.
@@ -151,9 +163,9 @@ class PrefillFirstLegs(Legs):
         self._engines.observer.handed_over(prefill)
 
     def situation(self) -> Situation:
-        kind = kind_of(self.prefill_leg.endpoint.family)
-        keeps = kind is Kind.PULL and self._prefill is Prefill.FINISHED
-        notifier = self._notifier() if keeps else Notifier.NOBODY
+        kind, notifier = kind_of(self.prefill_leg.endpoint.family), Notifier.NOBODY
+        if kind is Kind.PULL and self._prefill is Prefill.FINISHED:
+            notifier = self._select_releaser()
         return Situation(kind, self.request.stream, self._prefill, self._decode, notifier)
 
     async def perform(self, step: Ask) -> None:
@@ -191,7 +203,7 @@ class PrefillFirstLegs(Legs):
     async def _free(self, step: Free) -> Settlement:
         """Free P's blocks by a D leg: one that D refuses, and then notifies P, or one that reads them."""
         self.decode_leg.end()
-        settlements, request, params, decode = self._settlements, self.request, self._params, self._releaser()
+        settlements, request, params, decode = self._settlements, self.request, self._params, self._releaser
         assert params is not None, "a P that keeps KV has answered its parameters"
         leg_id = settlements.engines.new_id()
         if step is Free.BY_REFUSED_LEG:
@@ -221,19 +233,15 @@ class PrefillFirstLegs(Legs):
             return others
         return [decode, *others] if any(d.name == decode.name for d in decodes) else [*others, decode]
 
-    def _releaser(self) -> Endpoint:
-        """The first of them that can notify P, or else the first."""
-        candidates, prefill = self._releasers(), self.prefill_leg.endpoint
-        notifies = self._settlements.serving.has_handshake
-        return next((d for d in candidates if notifies(prefill, d)), candidates[0])
-
-    def _notifier(self) -> Notifier:
-        prefill, decode = self.prefill_leg.endpoint, self.decode_leg.endpoint
-        notifies = self._settlements.serving.has_handshake
-        names = {d.name for d in self._releasers() if notifies(prefill, d)}
-        if decode.name in names:
+    def _select_releaser(self) -> Notifier:
+        """Select the D that frees P's blocks: the first that can notify P, or else the first."""
+        candidates, prefill, own = self._releasers(), self.prefill_leg.endpoint, self.decode_leg.endpoint
+        has_handshake = self._settlements.serving.has_handshake
+        notifiers = [decode for decode in candidates if has_handshake(prefill, decode)]
+        self._releaser = (notifiers or candidates)[0]
+        if any(decode.name == own.name for decode in notifiers):
             return Notifier.PAIR
-        return Notifier.OTHER if names else Notifier.NOBODY
+        return Notifier.OTHER if notifiers else Notifier.NOBODY
 
     def end(self, result: Settlement | None) -> None:
         self.prefill_leg.end()
