@@ -157,7 +157,7 @@ class Attempts:
         """Avoid engines that accept no request as well, and no other D if none is left to answer."""
         busy = self.load.busy()
         both = {*avoid, *busy}
-        others = {each.name for each in self._engines.snapshot.decode if each.name not in busy}
+        others = {decode.name for decode in self._engines.snapshot.decode if decode.name not in busy}
         return both - others if others <= both else both
 
     def _busy(self, decode: Endpoint) -> EngineBusy | None:
@@ -165,7 +165,7 @@ class Attempts:
         busy = self.load.busy()
         if decode.name not in busy:
             return None
-        seconds = min(busy.get(each.name, 0.0) for each in self._engines.snapshot.decode)
+        seconds = min(busy.get(engine.name, 0.0) for engine in self._engines.snapshot.decode)
         return EngineBusy(decode.name, max(seconds, 1.0), 503, b"")
 
     def _record(self, retry: Retry, failure: HandoffFailure, request: Request) -> Retry:

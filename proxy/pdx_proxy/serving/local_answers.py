@@ -71,8 +71,8 @@ class LocalAnswers:
             if not decode:
                 answer(exchange, 503, unavailable_body(_NO_ENGINE), {**headers, "retry-after": "1"})
                 return
-            found = _models_of(exchange.path, union(endpoint.models for endpoint in decode))
-            answer(exchange, 200, orjson.dumps(found), headers)
+            models = _models_of(exchange.path, union(endpoint.models for endpoint in decode))
+            answer(exchange, 200, orjson.dumps(models), headers)
         except RefusedError as refusal:
             answer(exchange, refusal.status, refusal.body(), {**headers, **refusal.headers})
 

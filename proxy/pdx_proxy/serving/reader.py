@@ -57,9 +57,9 @@ class RequestReader:
         """
         headers = exchange.headers
         names = self._forwarded if timeline.trace is None else self._without_trace
-        found = [(name, headers.get(name, "")) for name in names]
+        received = [(name, headers.get(name, "")) for name in names]
         deadline = self._loop.time() + self._total_seconds
-        forwarded = tuple([(name, value) for name, value in found if value and value.isascii()])
+        forwarded = tuple([(name, value) for name, value in received if value and value.isascii()])
         if kind is _READ:
             timeline.read = self._clock()
             return Request(exchange.path, Body(), forwarded, False, timeline, permit, deadline)
