@@ -3,6 +3,8 @@
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from pdx_proxy.admission.permit import Permit
 from pdx_proxy.admission.usage import Usage
 from pdx_proxy.handoff.request import Request
@@ -46,3 +48,44 @@ async def test_a_settlement_counts_from_the_moment_it_is_handed_over() -> None:
     await settlements.drain()
     assert (counters.settling, usage.in_flight) == (0, 0)
     assert counters.settlements[Settlement.FINISHED] == 1
+
+
+class _EndedLegs(_Legs):
+    """A P that has failed after D has refused its leg."""
+
+    def situation(self) -> Situation:
+        return Situation(Kind.PUSH, False, Prefill.BROKEN, Decode.REFUSED)
+
+    def end(self, result: Settlement | None) -> None:
+        assert result is Settlement.LEASE
+
+
+async def test_a_settlement_that_takes_no_time_is_counted_and_traced() -> None:
+    counters, records = Counters(), []
+    tracing = SimpleNamespace(settled=lambda path, timeline, record: records.append((path, record.result)))
+    serving: Any = SimpleNamespace(counters=counters, engines=SimpleNamespace(clock=lambda: 0.0), tracing=tracing)
+    request: Any = SimpleNamespace(path="/v1/completions", timeline=None)
+    Settlements(serving).settle(_EndedLegs(request))
+    assert counters.settlements[Settlement.LEASE] == 1
+    assert records == [("/v1/completions", "lease")]
+
+
+class _ImpossibleLegs(_Legs):
+    """Facts that no row fits."""
+
+    ended: Settlement | None = None
+
+    def situation(self) -> Situation:
+        return Situation(Kind.POOL, False, Prefill.DIED, Decode.LATE)
+
+    def end(self, result: Settlement | None) -> None:
+        self.ended = result
+
+
+def test_legs_end_although_no_row_fits() -> None:
+    serving: Any = SimpleNamespace(counters=Counters(), engines=None, tracing=None)
+    request: Any = None
+    legs = _ImpossibleLegs(request)
+    with pytest.raises(LookupError):
+        Settlements(serving).settle(legs)
+    assert legs.ended is Settlement.LEASE
