@@ -5,9 +5,11 @@ Each mutation changes a copy of the gateway's package, and the test imports the 
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
@@ -17,6 +19,8 @@ from tests.mutations import MUTATIONS, Mutation
 
 ROOT: Final = Path(__file__).parents[2]
 PACKAGE: Final = ROOT / "proxy/pdx_proxy"
+_MOST_SECONDS: Final = 150.0
+"""More than any test takes."""
 
 
 def notices(mutation: Mutation) -> bool:
@@ -31,10 +35,29 @@ def notices(mutation: Mutation) -> bool:
         paths = os.pathsep.join((place, os.environ.get("PYTHONPATH", "")))
         command = [sys.executable, "-m", "pytest", "-q", "-m", "", "-p", "no:cacheprovider", f"tests/{mutation.test}"]
         environment = {**os.environ, "PYTHONPATH": paths, "PYTHONDONTWRITEBYTECODE": "1"}
-        ended = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
-    if ended.returncode not in (0, 1):
-        raise ValueError(f"{mutation.test}: {ended.stdout[-2000:]}{ended.stderr[-2000:]}")
-    return ended.returncode == 1
+        code, output = _run(command, environment)
+    if code not in (0, 1):
+        raise ValueError(f"{mutation.test}: {output[-4000:]}")
+    return code == 1
+
+
+def _run(command: Sequence[str], environment: Mapping[str, str]) -> tuple[int, str]:
+    """Run a test; return its exit code and output. A test that never ends has failed, and is killed."""
+    with subprocess.Popen(
+        command,
+        cwd=ROOT,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    ) as test:
+        try:
+            output, _ = test.communicate(timeout=_MOST_SECONDS)
+        except subprocess.TimeoutExpired:
+            os.killpg(test.pid, signal.SIGKILL)
+            return 1, "it did not end"
+    return test.returncode, output
 
 
 def main() -> int:
