@@ -96,9 +96,10 @@ async def test_large_bodies_reach_both_engines_unchanged(order: Order, make_worl
 
 async def test_what_vllm_refuses_goes_whole_to_one_engine(make_world: MakeWorld) -> None:
     world = await make_world(Order.PREFILL_FIRST)
-    for engine in world.engines:
-        engine.seen.clear()
-    reply = await world.post(PATH, {"prompt": "What a long prompt", "n": "many", "stream": True})
-    assert reply.status == 400
-    assert [len(engine.seen) for engine in (world.p, world.d)] == [0, 1]
-    assert await world.outcomes() == {"refused_by_engine": 1}
+    for number, wrong in enumerate(({"n": "many", "stream": True}, {"stream": "many"}), 1):
+        for engine in world.engines:
+            engine.seen.clear()
+        reply = await world.post(PATH, {"prompt": "What a long prompt", **wrong})
+        assert reply.status == 400
+        assert [len(engine.seen) for engine in (world.p, world.d)] == [0, 1]
+        assert await world.outcomes() == {"refused_by_engine": number}

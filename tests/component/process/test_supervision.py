@@ -191,6 +191,16 @@ async def test_connections_in_the_backlog_are_served(make_world: MakeWorld) -> N
     idle[1].close()
 
 
+async def test_the_listener_stays_until_its_accept_queue_is_empty(
+    make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waiting = iter((True, True, False))
+    monkeypatch.setattr("pdx_proxy.http.downstream.listener.has_backlog", lambda _: next(waiting))
+    world = await make_world(Order.PREFILL_FIRST)
+    await world.worker.stop()
+    assert next(waiting, None) is None
+
+
 async def test_an_incomplete_head_is_answered(make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pdx_proxy.http.downstream.http1._LINGER_SECONDS", 0.5)
     monkeypatch.setattr("pdx_proxy.http.downstream.listener._SWEEP_SECONDS", 0.1)
