@@ -13,7 +13,8 @@ from pdx_api.spec.types import PDDeployment
 from pdx_api.verification import Broken, Cause, Finding, Verdict
 from pdx_operator.kube.resources import ChildKey
 from pdx_operator.observed.transfer_report import TransferReport
-from pdx_operator.observed.workloads import ObservedGateway, ObservedPool
+from pdx_operator.observed.workloads import ObservedGateway, ObservedPool, Workloads
+from pdx_operator.plan.reconcile_plan import Plan
 from pdx_operator.plan.rollout import Budget, plan_rollout
 from pdx_operator.status.conditions import Transition, build, crd_too_old, transitions
 from pdx_operator.status.diagnosis import Diagnosis
@@ -46,7 +47,8 @@ def facts(
     of = of or deployment()
     desired = {role: 1 if pool.replicas is None else pool.replicas for role, pool in of.spec.pools().items()}
     step = plan_rollout("a", desired, pools, Budget())
-    found = Facts(generation=2, namespace="ns", deployment=of, rollout=step, pools=pools, gateway=gateway)
+    workloads = Workloads({ChildKey("Deployment", pool.name): pool for pool in pools}, gateway)
+    found = Facts(generation=2, namespace="ns", plan=Plan(of, rollout=step, workloads=workloads))
     return replace(found, **more)
 
 
@@ -245,7 +247,7 @@ def test_a_diagnosis_stays_until_the_next_inspection() -> None:
 
 def test_an_invalid_spec_keeps_the_rest_of_the_status() -> None:
     before = build(facts(*PAIR), {}, NOW)
-    invalid = Facts(generation=3, namespace="ns", deployment=None, invalid="spec.model is missing.")
+    invalid = Facts(generation=3, namespace="ns", plan=Plan(None, invalid="spec.model is missing."))
     after = build(invalid, before, LATER)
     assert after["url"] == before["url"]
     assert (after["observedGeneration"], after["roles"]) == (3, before["roles"])
