@@ -6,10 +6,10 @@ Facts: vLLM 0.32 `vllm/distributed/kv_transfer/kv_connector/v1/lmcache_mp_connec
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final
 
-from pdx_api.connectors.base import EngineWiring, SideService, Site
+from pdx_api.connectors.base import Connector, EngineWiring, SideService, Site
 from pdx_api.connectors.checks import Checks, without_hybrid_caches
 from pdx_api.connectors.families import Family, Pool
 from pdx_api.names import PORT_METRICS, Order, Role
@@ -67,12 +67,11 @@ _CHECKS: Final = Checks(spec=(without_hybrid_caches("LMCache"),))
 
 
 @dataclass(frozen=True, slots=True)
-class LMCache:
+class LMCache(Connector):
     """`spec.kvTransfer.connector: LMCache`."""
 
     name: str = "LMCache"
     orders: tuple[Order, ...] = (Order.PREFILL_FIRST,)
-    port_names: Mapping[str, int] = field(default_factory=dict, hash=False)
     services: tuple[SideService, ...] = (
         SideService(
             name=SERVER,
@@ -85,15 +84,10 @@ class LMCache:
     )
     checks: Checks = _CHECKS
     recomputes: bool = True
-    wiring: int = 1
 
     def engine(self, role: Role, order: Order, site: Site, config: Mapping[str, Any]) -> EngineWiring:
         """See `engine_of`."""
         return engine_of(role, site.services[SERVER], config)
-
-    def lease_config(self, seconds: int) -> Mapping[str, Any]:
-        """None: P pins nothing for a D."""
-        return {}
 
     def family(self, order: Order) -> Family:
         """P saves before it answers. It also looks up, so it may not be stopped: see `engine_of`."""

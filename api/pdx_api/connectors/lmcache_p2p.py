@@ -6,10 +6,10 @@ Facts: LMCache 0.5.6 `lmcache/v1/multiprocess/modules/p2p_controller.py`, `lmcac
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final
 
-from pdx_api.connectors.base import EngineWiring, SideService, Site
+from pdx_api.connectors.base import Connector, EngineWiring, SideService, Site
 from pdx_api.connectors.checks import Checks, without_hybrid_caches
 from pdx_api.connectors.families import Family, Pool
 from pdx_api.connectors.lmcache import ADMIN, PORTS, PROGRAM, REQUESTS, SERVER, engine_of, server_command
@@ -51,12 +51,14 @@ _CHECKS: Final = Checks(spec=(without_hybrid_caches("LMCacheP2P"),))
 
 
 @dataclass(frozen=True, slots=True)
-class LMCacheP2P:
-    """`spec.kvTransfer.connector: LMCacheP2P`."""
+class LMCacheP2P(Connector):
+    """`spec.kvTransfer.connector: LMCacheP2P`.
+
+    P pins nothing for a D. A server evicts the least recently used KV, and never KV that a peer reads.
+    """
 
     name: str = "LMCacheP2P"
     orders: tuple[Order, ...] = (Order.PREFILL_FIRST,)
-    port_names: Mapping[str, int] = field(default_factory=dict, hash=False)
     services: tuple[SideService, ...] = (
         SideService(
             name=_COORDINATOR,
@@ -80,15 +82,10 @@ class LMCacheP2P:
     )
     checks: Checks = _CHECKS
     recomputes: bool = True
-    wiring: int = 1
 
     def engine(self, role: Role, order: Order, site: Site, config: Mapping[str, Any]) -> EngineWiring:
         """An engine uses the server in its own pod only."""
         return engine_of(role, site.services[SERVER], config)
-
-    def lease_config(self, seconds: int) -> Mapping[str, Any]:
-        """None: P pins nothing for a D. A server evicts the least recently used KV, and never KV that a peer reads."""
-        return {}
 
     def family(self, order: Order) -> Family:
         """As LMCache: P saves before it answers. D's server looks up its peers when D looks up."""

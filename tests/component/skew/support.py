@@ -136,7 +136,7 @@ def next_schema() -> Body:
 def use_next_wiring(monkeypatch: pytest.MonkeyPatch) -> None:
     """From now on the working tree is a version with the next wiring number of each connector."""
     for name, connector in list(CONNECTORS.items()):
-        monkeypatch.setitem(CONNECTORS, name, replace(connector, wiring=connector.wiring + 1))  # type: ignore[type-var]
+        monkeypatch.setitem(CONNECTORS, name, replace(connector, wiring=connector.wiring + 1))
 
 
 def with_defaults(value: Any, schema: Body) -> Any:

@@ -54,7 +54,7 @@ def next_version(monkeypatch: pytest.MonkeyPatch) -> None:
             replace(each, ports={port: number + 1 for port, number in each.ports.items()})
             for each in connector.services
         )
-        monkeypatch.setitem(CONNECTORS, name, replace(connector, wiring=connector.wiring + 1, services=services))  # type: ignore[type-var]
+        monkeypatch.setitem(CONNECTORS, name, replace(connector, wiring=connector.wiring + 1, services=services))
 
 
 def _revisions(step: Plan) -> set[str]:
