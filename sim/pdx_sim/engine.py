@@ -73,7 +73,8 @@ class SimEngine:
         self.dead = False
         """Whether a request has killed the EngineCore."""
         self.port = settings.port
-        self._side_channel_port = settings.side_channel_port
+        self.side_channel_port = settings.side_channel_port
+        """Port of the side channel, or of the bootstrap, that peers use."""
         self._runner: web.AppRunner | None = None
         self._listener: asyncio.Server | None = None
         self._background: list[asyncio.Task[None]] = []
@@ -135,11 +136,6 @@ class SimEngine:
         """Identity of this start."""
         return self.station.engine_id
 
-    @property
-    def side_channel_port(self) -> int:
-        """Port of the side channel, or of the bootstrap, that peers use."""
-        return self._side_channel_port
-
     async def __aenter__(self) -> Self:
         await self.start()
         return self
@@ -173,17 +169,17 @@ class SimEngine:
 
     async def _open_side_channel(self) -> None:
         """With Mooncake, P's bootstrap has the fixed port, and the side channel has another one in every start."""
-        host, fixed, channel = self.settings.side_channel_host, self._side_channel_port, self.station.channel
+        host, fixed, channel = self.settings.side_channel_host, self.side_channel_port, self.station.channel
         mooncake = self.settings.mode is TransferMode.MOONCAKE
         if not mooncake or self.settings.role is Role.DECODE:
             with _listening(host, fixed, "--side-channel"):
                 self.station.port = await channel.listen(host, 0 if mooncake else fixed)
-            self._side_channel_port = self.station.port
+            self.side_channel_port = self.station.port
             return
         self.station.port = await channel.listen(host, 0)
         self._bootstrap = Bootstrap(self.engine_id, f"tcp://{host}:{self.station.port}")
         with _listening(host, fixed, "--side-channel"):
-            self._side_channel_port = await self._bootstrap.listen(host, fixed)
+            self.side_channel_port = await self._bootstrap.listen(host, fixed)
 
     async def stop(self) -> None:
         """Stop as vLLM does on SIGTERM: drain for shutdown_seconds, abort the rest, close."""
