@@ -152,7 +152,7 @@ class Relay(Protocol):
 
     @property
     def paused(self) -> bool:
-        """Whether the client is slower than the engine."""
+        """Whether the client is slower than the engine, so that its progress shows nothing about the engine."""
 
 
 @dataclass(slots=True)
