@@ -22,6 +22,7 @@ from pdx_sim.core.counters import Counts, metrics_text
 from pdx_sim.core.engine_core import Core
 from pdx_sim.core.leases import Leases
 from pdx_sim.core.prefix_cache import PrefixCache
+from pdx_sim.core.sequence import Finish
 from pdx_sim.core.timings import Timings
 from pdx_sim.faults import FaultKind, Faults
 from pdx_sim.settings import SimSettings, TransferMode
@@ -119,7 +120,7 @@ class SimEngine:
     def die(self) -> None:
         """The EngineCore dies: what runs ends with an error, and every further request is refused."""
         self.dead = True
-        self.core.fail_all()
+        self.core.end_all(Finish.ERROR)
 
     @property
     def url(self) -> str:
@@ -189,7 +190,7 @@ class SimEngine:
         with suppress(TimeoutError):
             async with asyncio.timeout(self.settings.shutdown_seconds):
                 await self._idle()
-        self.core.abort_all()
+        self.core.end_all(Finish.ABORT)
         self._close_listener()
         await self._runner.cleanup()
         await self._end()
