@@ -5,6 +5,7 @@ piece is mostly one event. Where several come in one piece, the engine's own met
 """
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Final
 
 from pdx_proxy.telemetry.counters import Relay
@@ -13,16 +14,14 @@ _MOST_STREAMS: Final = 4096
 """Streams that are compared at a time, so that a comparison takes at most about a millisecond."""
 
 
+@dataclass(slots=True)
 class StreamProgress:
     """What the streams of one engine have received between two comparisons."""
 
-    __slots__ = ("seconds", "tokens")
-
-    def __init__(self) -> None:
-        self.seconds = 0.0
-        """The sum over its streams of the time between the comparisons."""
-        self.tokens = 0.0
-        """Their pieces."""
+    seconds: float = 0.0
+    """The sum over its streams of the time between the comparisons."""
+    tokens: float = 0.0
+    """Their pieces."""
 
 
 class StreamMeter:
