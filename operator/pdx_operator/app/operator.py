@@ -25,7 +25,7 @@ from pdx_operator.kube.client import Cluster
 from pdx_operator.kube.crd import missing_fields
 from pdx_operator.kube.event_recorder import EventRecorder
 from pdx_operator.kube.informer import Informer
-from pdx_operator.kube.leadership import Leadership
+from pdx_operator.kube.leadership import Leadership, LeaseLock
 from pdx_operator.kube.resources import CHILD_KINDS, OPTIONAL_KINDS, Key
 
 _POD_LISTS: Final = 4
@@ -175,7 +175,7 @@ class Operator:
 def _leadership(settings: Settings, cluster: Cluster) -> Leadership | None:
     if not settings.operator_name:
         return None
-    return Leadership(
+    lock = LeaseLock(
         cluster,
         settings.operator_namespace,
         settings.lease_name,
@@ -184,6 +184,7 @@ def _leadership(settings: Settings, cluster: Cluster) -> Leadership | None:
         clock=time.monotonic,
         now=lambda: datetime.now(UTC),
     )
+    return Leadership(lock)
 
 
 def _check(task: asyncio.Task[None], stop: asyncio.Event) -> None:
