@@ -26,7 +26,7 @@ PASSED_ON |= {
     "broken.cause",
 }
 """Expressions whose reason is written elsewhere."""
-PLACES = {"_Outcome": 1, "Diagnosis": 0, "_found": 1, "Transition": 0, "Event": 0}
+PLACES = {"_Outcome": 1, "Diagnosis": 0, "_found": 1, "Event": 0}
 """Position of the reason among the arguments of a call."""
 
 

@@ -36,7 +36,7 @@ def surface() -> list[str]:
         *(f"value spec.kvTransfer.custom.family {name}" for name in FamilyName),
         *(f"condition {name}" for name in names.ConditionType),
         *(f"reason {name}" for name in sorted(_reasons())),
-        *(f"event {name}" for name in sorted(reasons(conditions, "Transition") | reasons(reconciler, "Event"))),
+        *(f"event {name}" for name in sorted(reasons(conditions, "Event") | reasons(reconciler, "Event"))),
         *(f"column {column['name']} {column['jsonPath']}" for column in printer_columns()),
         *(f"label {text}" for name, text in sorted(vars(names).items()) if name.startswith("LABEL_")),
         *(f"annotation {text}" for name, text in sorted(vars(names).items()) if name.startswith("ANNOTATION_")),

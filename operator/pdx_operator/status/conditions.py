@@ -12,6 +12,7 @@ from pdx_api.names import LABEL_DEPLOYMENT, ConditionType, Mode, Role
 from pdx_api.spec.status import Condition, GatewayStatus, RoleStatus, Status, StatusPart
 from pdx_api.spec.types import PDDeployment, Spec
 from pdx_api.verification import Finding, Verdict
+from pdx_operator.kube.resources import Event
 from pdx_operator.observed.workloads import ObservedGateway, ObservedPool
 from pdx_operator.plan.rollout import Phase
 from pdx_operator.render.http_route import gateway_url
@@ -27,15 +28,6 @@ NOTHING_FOUND: Final = "NothingFound"
 
 _Condition = Mapping[str, Any]
 """A condition of a status; empty when the status lacks it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Transition:
-    """A change of a condition that becomes an Event."""
-
-    reason: str
-    message: str
-    warning: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +68,7 @@ def crd_too_old(missing: Sequence[str], old: Mapping[str, Any], generation: int,
     return {**old, "conditions": [*others, degraded]}
 
 
-def transitions(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Transition]:
+def transitions(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Event]:
     """The changes between two statuses that are worth an Event: none while an object stays as it is."""
 
     def both(kind: ConditionType) -> tuple[_Condition, _Condition]:
@@ -90,30 +82,30 @@ def transitions(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Transiti
     ]
 
 
-def _became_wrong(was: _Condition, now: _Condition, status: str) -> Iterator[Transition]:
+def _became_wrong(was: _Condition, now: _Condition, status: str) -> Iterator[Event]:
     """A condition of something wrong that is new, or has a new reason."""
     if now.get("status") == status and (was.get("status"), was.get("reason")) != (status, now.get("reason")):
-        yield Transition(now["reason"], now["message"], warning=True)
+        yield Event(now["reason"], now["message"], warning=True)
 
 
-def _rollout_events(was: _Condition, now: _Condition) -> Iterator[Transition]:
+def _rollout_events(was: _Condition, now: _Condition) -> Iterator[Event]:
     if now.get("reason") == Phase.ROLLING and was.get("reason") != Phase.ROLLING:
-        yield Transition("RolloutStarted", now["message"])
+        yield Event("RolloutStarted", now["message"])
     if now.get("reason") == Phase.COMPLETE and was.get("reason") in (Phase.ROLLING, Phase.RETIRING):
-        yield Transition("RolloutCompleted", now["message"])
+        yield Event("RolloutCompleted", now["message"])
 
 
-def _availability_events(was: _Condition, now: _Condition) -> Iterator[Transition]:
+def _availability_events(was: _Condition, now: _Condition) -> Iterator[Event]:
     if now.get("status") == "True" and was.get("status") != "True":
-        yield Transition("Available", now["message"])
+        yield Event("Available", now["message"])
     if now.get("status") == "False" and was.get("status") == "True":
-        yield Transition("Unavailable", now["message"], warning=True)
+        yield Event("Unavailable", now["message"], warning=True)
 
 
-def _transfer_events(was: _Condition, now: _Condition) -> Iterator[Transition]:
+def _transfer_events(was: _Condition, now: _Condition) -> Iterator[Event]:
     yield from _became_wrong(was, now, "False")
     if now.get("status") == "True" and was.get("status") == "False":
-        yield Transition("KVTransferRestored", now["message"])
+        yield Event("KVTransferRestored", now["message"])
 
 
 def _available(facts: Facts) -> _Outcome:
