@@ -10,10 +10,11 @@ from typing import Any, Final
 from pdx_api import names, verification
 from pdx_api.connectors import CONNECTORS
 from pdx_api.connectors.custom import FamilyName
-from pdx_api.spec.schema import object_schema, printer_columns
+from pdx_api.spec.schema import object_schema
 from pdx_operator.controller import reconciler
 from pdx_operator.plan.rollout import Phase
 from pdx_operator.status import conditions
+from scripts.crd import printer_columns
 from tests.documents import ROOT
 from tests.reasons import reasons, reasons_of_degraded
 
