@@ -38,31 +38,6 @@ def server_command(site: Site, pool_gib: float, block_size: int | None) -> tuple
 _KV_ROLES: Final = {Role.PREFILL: "kv_both", Role.DECODE: "kv_consumer"}
 
 
-def engine_of(role: Role, server: Site, config: Mapping[str, Any]) -> EngineWiring:
-    """Wiring of an engine. Short timeouts and heartbeats let it continue when its server fails.
-
-    P saves and looks up; D only looks up. In an engine that saves, a request that ends while its KV is being loaded,
-    because the load fails or the client disconnects, may end the whole engine
-    (github.com/LMCache/LMCache/issues/4938, github.com/vllm-project/vllm/issues/43226). D recomputes a prompt
-    whose load fails: for seconds after a server's return every other attempt would fail too.
-    """
-    return EngineWiring(
-        kv_transfer_config={
-            "kv_connector": "LMCacheMPConnector",
-            "kv_role": _KV_ROLES[role],
-            "kv_load_failure_policy": "recompute",
-            "kv_connector_extra_config": {
-                "lmcache.mp.host": f"tcp://{server.host}",
-                "lmcache.mp.port": server.ports[REQUESTS],
-                "lmcache.mp.mq_timeout": 10,
-                "lmcache.mp.heartbeat_interval": 2,
-                **config,
-            },
-        },
-        env={"LMCACHE_MP_TRANSFER_MODE": "engine_driven", "PYTHONHASHSEED": "0"},
-    )
-
-
 _CHECKS: Final = Checks(spec=(without_hybrid_caches("LMCache"),))
 
 
@@ -86,11 +61,32 @@ class LMCache(Connector):
     recomputes: bool = True
 
     def engine(self, role: Role, order: Order, site: Site, config: Mapping[str, Any]) -> EngineWiring:
-        """See `engine_of`."""
-        return engine_of(role, site.services[SERVER], config)
+        """Wiring of an engine. Short timeouts and heartbeats let it continue when its server fails.
+
+        P saves and looks up; D only looks up. In an engine that saves, a request that ends while its KV is being
+        loaded, because the load fails or the client disconnects, may end the whole engine
+        (github.com/LMCache/LMCache/issues/4938, github.com/vllm-project/vllm/issues/43226). D recomputes a prompt
+        whose load fails: for seconds after a server's return every other attempt would fail too.
+        """
+        server = site.services[SERVER]
+        return EngineWiring(
+            kv_transfer_config={
+                "kv_connector": "LMCacheMPConnector",
+                "kv_role": _KV_ROLES[role],
+                "kv_load_failure_policy": "recompute",
+                "kv_connector_extra_config": {
+                    "lmcache.mp.host": f"tcp://{server.host}",
+                    "lmcache.mp.port": server.ports[REQUESTS],
+                    "lmcache.mp.mq_timeout": 10,
+                    "lmcache.mp.heartbeat_interval": 2,
+                    **config,
+                },
+            },
+            env={"LMCACHE_MP_TRANSFER_MODE": "engine_driven", "PYTHONHASHSEED": "0"},
+        )
 
     def family(self, order: Order) -> Family:
-        """P saves before it answers. It also looks up, so it may not be stopped: see `engine_of`."""
+        """P saves before it answers. It also looks up, so it may not be stopped: see `engine`."""
         return Pool(stops_prefill=False)
 
 
