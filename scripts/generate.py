@@ -10,12 +10,13 @@ from typing import Final
 import yaml
 
 from pdx_api.names import GROUP, PLURAL
-from pdx_api.spec.schema import custom_resource_definition, object_schema
+from pdx_api.spec.schema import object_schema
 from scripts.alerts import rules_file
 from scripts.architecture import architecture, problems
 from scripts.chart_values import chart_values
 from scripts.command_line import command_line
 from scripts.contents import contents
+from scripts.crd import custom_resource_definition
 from scripts.dashboards import dashboards
 from scripts.failures import failures
 from scripts.reference import reference

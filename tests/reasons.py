@@ -15,7 +15,7 @@ PARTS = {
 NAMED = {"INVALID": conditions.INVALID, "SERVING": conditions.SERVING, "NOTHING_FOUND": conditions.NOTHING_FOUND}
 NAMED |= {"CRD_TOO_OLD": conditions.CRD_TOO_OLD, "AS_SPECIFIED": conditions.AS_SPECIFIED}
 NAMED["PAUSED"] = conditions.PAUSED
-PASSED_ON = {"facts.rollout.phase", "failing.reason", "failure.reason", "facts.problems[0].reason", "old['reason']"}
+PASSED_ON = {"plan.rollout.phase", "failing.reason", "failure.reason", "facts.problems[0].reason", "old['reason']"}
 PASSED_ON |= {
     "progressing.reason",
     "reverted.reason",
@@ -26,7 +26,7 @@ PASSED_ON |= {
     "broken.cause",
 }
 """Expressions whose reason is written elsewhere."""
-PLACES = {"_Outcome": 1, "Diagnosis": 0, "_found": 1, "Transition": 0, "Event": 0}
+PLACES = {"_Outcome": 1, "Diagnosis": 0, "_found": 1, "Event": 0}
 """Position of the reason among the arguments of a call."""
 
 

@@ -10,10 +10,11 @@ from typing import Any, Final
 from pdx_api import names, verification
 from pdx_api.connectors import CONNECTORS
 from pdx_api.connectors.custom import FamilyName
-from pdx_api.spec.schema import object_schema, printer_columns
+from pdx_api.spec.schema import object_schema
 from pdx_operator.controller import reconciler
 from pdx_operator.plan.rollout import Phase
 from pdx_operator.status import conditions
+from scripts.crd import printer_columns
 from tests.documents import ROOT
 from tests.reasons import reasons, reasons_of_degraded
 
@@ -36,7 +37,7 @@ def surface() -> list[str]:
         *(f"value spec.kvTransfer.custom.family {name}" for name in FamilyName),
         *(f"condition {name}" for name in names.ConditionType),
         *(f"reason {name}" for name in sorted(_reasons())),
-        *(f"event {name}" for name in sorted(reasons(conditions, "Transition") | reasons(reconciler, "Event"))),
+        *(f"event {name}" for name in sorted(reasons(conditions, "Event") | reasons(reconciler, "Event"))),
         *(f"column {column['name']} {column['jsonPath']}" for column in printer_columns()),
         *(f"label {text}" for name, text in sorted(vars(names).items()) if name.startswith("LABEL_")),
         *(f"annotation {text}" for name, text in sorted(vars(names).items()) if name.startswith("ANNOTATION_")),

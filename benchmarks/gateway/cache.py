@@ -12,14 +12,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from proxy.compile import cache_root
+from benchmarks.gateway.compiled import cache_root
 
 _HERE: Final = Path(__file__).parent
 _ROOT: Final = Path(__file__).parents[2]
 _COMPILE: Final = """
 import sys
 from pathlib import Path
-from proxy.compile import compiled_copy
+from benchmarks.gateway.compiled import compiled_copy
 print(compiled_copy(Path(sys.argv[1]), Path(sys.argv[2])))
 """
 _FLAGS: Final = ("-std=gnu17", "-O2", "-Wall", "-Wextra")

@@ -22,6 +22,7 @@ from pdx_sim.core.counters import Counts, metrics_text
 from pdx_sim.core.engine_core import Core
 from pdx_sim.core.leases import Leases
 from pdx_sim.core.prefix_cache import PrefixCache
+from pdx_sim.core.sequence import Finish
 from pdx_sim.core.timings import Timings
 from pdx_sim.faults import FaultKind, Faults
 from pdx_sim.settings import SimSettings, TransferMode
@@ -73,7 +74,8 @@ class SimEngine:
         self.dead = False
         """Whether a request has killed the EngineCore."""
         self.port = settings.port
-        self._side_channel_port = settings.side_channel_port
+        self.side_channel_port = settings.side_channel_port
+        """Port of the side channel, or of the bootstrap, that peers use."""
         self._runner: web.AppRunner | None = None
         self._listener: asyncio.Server | None = None
         self._background: list[asyncio.Task[None]] = []
@@ -118,7 +120,7 @@ class SimEngine:
     def die(self) -> None:
         """The EngineCore dies: what runs ends with an error, and every further request is refused."""
         self.dead = True
-        self.core.fail_all()
+        self.core.end_all(Finish.ERROR)
 
     @property
     def url(self) -> str:
@@ -134,11 +136,6 @@ class SimEngine:
     def engine_id(self) -> str:
         """Identity of this start."""
         return self.station.engine_id
-
-    @property
-    def side_channel_port(self) -> int:
-        """Port of the side channel, or of the bootstrap, that peers use."""
-        return self._side_channel_port
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -173,17 +170,17 @@ class SimEngine:
 
     async def _open_side_channel(self) -> None:
         """With Mooncake, P's bootstrap has the fixed port, and the side channel has another one in every start."""
-        host, fixed, channel = self.settings.side_channel_host, self._side_channel_port, self.station.channel
+        host, fixed, channel = self.settings.side_channel_host, self.side_channel_port, self.station.channel
         mooncake = self.settings.mode is TransferMode.MOONCAKE
         if not mooncake or self.settings.role is Role.DECODE:
             with _listening(host, fixed, "--side-channel"):
                 self.station.port = await channel.listen(host, 0 if mooncake else fixed)
-            self._side_channel_port = self.station.port
+            self.side_channel_port = self.station.port
             return
         self.station.port = await channel.listen(host, 0)
         self._bootstrap = Bootstrap(self.engine_id, f"tcp://{host}:{self.station.port}")
         with _listening(host, fixed, "--side-channel"):
-            self._side_channel_port = await self._bootstrap.listen(host, fixed)
+            self.side_channel_port = await self._bootstrap.listen(host, fixed)
 
     async def stop(self) -> None:
         """Stop as vLLM does on SIGTERM: drain for shutdown_seconds, abort the rest, close."""
@@ -193,7 +190,7 @@ class SimEngine:
         with suppress(TimeoutError):
             async with asyncio.timeout(self.settings.shutdown_seconds):
                 await self._idle()
-        self.core.abort_all()
+        self.core.end_all(Finish.ABORT)
         self._close_listener()
         await self._runner.cleanup()
         await self._end()

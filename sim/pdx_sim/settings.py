@@ -4,7 +4,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final
+from typing import Annotated, Final, get_origin, get_type_hints
 
 from pdx_api.connectors import choose, family_of
 from pdx_api.connectors.families import Family, KVParams, Pool, Pull, Push
@@ -35,44 +35,12 @@ class TransferMode(StrEnum):
 
 
 _MOST: Final = sys.float_info.max
-_COUNT: Final = (1, _MOST)
-_AMOUNT: Final = (0, _MOST)
-_SECONDS: Final = (0.0, _MOST)
-_PORT: Final = (0, 65535)
-
-BOUNDS: Final[Mapping[str, tuple[float, float]]] = {
-    "port": _PORT,
-    "side_channel_port": _PORT,
-    "max_model_len": _COUNT,
-    "answer_tokens": _AMOUNT,
-    "prefill_base_seconds": _SECONDS,
-    "prefill_token_seconds": _SECONDS,
-    "prefill_chunk": _COUNT,
-    "decode_token_seconds": _SECONDS,
-    "transfer_seconds": _SECONDS,
-    "side_channel_seconds": _SECONDS,
-    "side_channel_timeout": _SECONDS,
-    "jitter": (0.0, 1.0),
-    "step_seconds": _SECONDS,
-    "step_sequence_seconds": _SECONDS,
-    "step_token_seconds": _SECONDS,
-    "max_num_batched_tokens": _COUNT,
-    "long_prefill_token_threshold": _AMOUNT,
-    "engine_gigabytes_per_second": _SECONDS,
-    "pair_gigabytes_per_second": _SECONDS,
-    "kv_bytes_per_token": _COUNT,
-    "sse_keep_alive_interval": _AMOUNT,
-    "prefill_slots": _COUNT,
-    "max_running": _COUNT,
-    "num_blocks": (1, 2**31 - 1),
-    "block_size": _COUNT,
-    "lease_seconds": (0.001, _MOST),
-    "decoder_ttl_seconds": _SECONDS,
-    "keepalive_seconds": _SECONDS,
-    "shutdown_seconds": _SECONDS,
-    "record": _AMOUNT,
-}
-"""Field of SimSettings -> its least and its greatest value, both finite."""
+# A number's type is annotated with its least and its greatest value.
+_Count = Annotated[int, (1, _MOST)]
+_Amount = Annotated[int, (0, _MOST)]
+_Seconds = Annotated[float, (0.0, _MOST)]
+_Rate = Annotated[float, (0.0, _MOST)]
+_Port = Annotated[int, (0, 65535)]
 
 
 def _written(bound: float) -> str:
@@ -122,82 +90,82 @@ class SimSettings:
     """The key that requests to /v1 must carry as `Authorization: Bearer` (vLLM's --api-key); empty: none."""
     host: str = "127.0.0.1"
     """Address of the HTTP API."""
-    port: int = 0
+    port: _Port = 0
     """Port of the HTTP API. 0: a free port, which a restart keeps."""
     side_channel_host: str = "127.0.0.1"
     """Address of the side channel. The engine binds it and sends it to peers."""
-    side_channel_port: int = 0
+    side_channel_port: _Port = 0
     """Port of the side channel; with Mooncake, of P's bootstrap. 0: a free port, which a restart keeps."""
     version: str = "0.32.0"
     """vLLM's version, as /version answers it. Engines of another version refuse the KV handshake."""
-    max_model_len: int = 4096
+    max_model_len: _Count = 4096
     """Longest prompt plus answer, in tokens."""
-    answer_tokens: int = 0
+    answer_tokens: _Amount = 0
     """Tokens after which an answer ends by itself (finish_reason stop); ignore_eos overrules it. 0: never."""
-    prefill_base_seconds: float = 0.0
+    prefill_base_seconds: _Seconds = 0.0
     """Seconds that each prefill takes in addition to its tokens."""
-    prefill_token_seconds: float = 20e-6
+    prefill_token_seconds: _Seconds = 20e-6
     """Seconds for each prompt token of a prefill."""
-    prefill_chunk: int = 512
+    prefill_chunk: _Count = 512
     """Tokens in one prefill step. A prefill whose client has disconnected stops at the end of its step."""
-    decode_token_seconds: float = 1e-3
+    decode_token_seconds: _Seconds = 1e-3
     """Seconds for each generated token of a sequence."""
-    transfer_seconds: float = 0.0
+    transfer_seconds: _Seconds = 0.0
     """Seconds to move the KV of one request between engines, in addition to its time on the links."""
-    side_channel_seconds: float = 0.0
+    side_channel_seconds: _Seconds = 0.0
     """Seconds by which each message on the side channel is delayed."""
-    side_channel_timeout: float = 5.0
+    side_channel_timeout: _Seconds = 5.0
     """Seconds until a peer that does not answer on the side channel counts as dead."""
-    jitter: float = 0.0
+    jitter: Annotated[float, (0.0, 1.0)] = 0.0
     """Share, 0 to 1, by which each simulated time varies up and down."""
     seed: int = 0
     """Seed of jitter and of faults with a probability."""
-    prefill_slots: int = 4
+    prefill_slots: _Count = 4
     """Prefills computed at a time; more wait. The step loop has no such limit."""
-    max_running: int = 256
+    max_running: _Count = 256
     """Sequences computed at a time (--max-num-seqs); more wait. vLLM's default for both roles, with less than 70 GiB of
     GPU memory; it is 1024 on H100, H200 and larger (`profiles.default_max_num_seqs`)."""
-    step_seconds: float = 0.0
+    step_seconds: _Seconds = 0.0
     """Seconds of a step by itself. 0: no step loop, every sequence has the times above, whatever else runs. Otherwise
     all sequences compute in common steps (`core.scheduler`), and the times of prefill and decode above do not count."""
-    step_sequence_seconds: float = 0.0
+    step_sequence_seconds: _Seconds = 0.0
     """Seconds that each running sequence adds to a step."""
-    step_token_seconds: float = 0.0
+    step_token_seconds: _Seconds = 0.0
     """Seconds that each prompt token adds to the step that computes it."""
-    max_num_batched_tokens: int = 2048
+    max_num_batched_tokens: _Count = 2048
     """Tokens that a step computes at most (--max-num-batched-tokens); running sequences go first."""
-    long_prefill_token_threshold: int = 0
+    long_prefill_token_threshold: _Amount = 0
     """Tokens of one prefill in a step at most, unless it is the only request (--long-prefill-token-threshold). 0: no
     limit."""
-    engine_gigabytes_per_second: float = 0.0
+    engine_gigabytes_per_second: _Rate = 0.0
     """Rate of the engine's link, which all its transfers of KV share. 0: unlimited."""
-    pair_gigabytes_per_second: float = 0.0
+    pair_gigabytes_per_second: _Rate = 0.0
     """Rate of the link to one peer, which the transfers with this peer share. 0: unlimited."""
-    kv_bytes_per_token: int = 128 << 10
+    kv_bytes_per_token: _Count = 128 << 10
     """Bytes of one token's KV: by default those of a model of 8 billion parameters with grouped-query attention in 16
     bits."""
-    num_blocks: int = 16384
+    num_blocks: Annotated[int, (1, 2**31 - 1)] = 16384
     """Number of KV blocks. A request waits while too few are free."""
-    block_size: int = 16
+    block_size: _Count = 16
     """Tokens in a KV block."""
     enable_prefix_caching: bool = False
     """Keeps the KV of prompts for later prompts with the same beginning (--enable-prefix-caching, vLLM's default).
     Prompts are found in the step loop only."""
-    lease_seconds: float = 30.0
+    lease_seconds: Annotated[float, (0.001, _MOST)] = 30.0
     """Seconds that P pins finished blocks (kv_lease_duration). After a heartbeat from D, two thirds of that remain."""
-    decoder_ttl_seconds: float = 480.0
+    decoder_ttl_seconds: _Seconds = 480.0
     """Seconds that D keeps the blocks of a request that was cancelled before its KV was pushed."""
     on_load_failure: OnLoadFailure = OnLoadFailure.FAIL
     """Fail: a request whose KV does not arrive ends with an error. Recompute: D prefills by itself."""
-    keepalive_seconds: float = 5.0
+    keepalive_seconds: _Seconds = 5.0
     """Seconds until an idle client connection is closed (uvicorn's default)."""
-    shutdown_seconds: float = 0.0
+    shutdown_seconds: _Seconds = 0.0
     """Seconds that a stop waits for open requests and pinned KV (--shutdown-timeout). 0 aborts them at once."""
-    sse_keep_alive_interval: int = 0
+    sse_keep_alive_interval: _Amount = 0
     """Seconds after which an idle stream sends the comment `: keep-alive` (--sse-keep-alive-interval). 0: never."""
     prompt_tokens_details: bool = True
     """Reports in `usage` how many prompt tokens were not computed here (--enable-prompt-tokens-details)."""
-    record: int = 256
+    record: _Amount = 256
     """Number of recent requests that are kept for tests."""
 
     def __post_init__(self) -> None:
@@ -253,3 +221,11 @@ class SimSettings:
     def connected(self) -> bool:
         """Whether the engine has a KV connector."""
         return self.kv_both or self.role is not Role.AGGREGATED
+
+
+BOUNDS: Final[Mapping[str, tuple[float, float]]] = {
+    name: hint.__metadata__[0]
+    for name, hint in get_type_hints(SimSettings, include_extras=True).items()
+    if get_origin(hint) is Annotated
+}
+"""Field of SimSettings -> its least and its greatest value, both finite."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from pdx_api.connectors.checks import Checks
 from pdx_api.connectors.families import Family
@@ -76,43 +76,34 @@ class SideService:
     """The setting of `spec.kvTransfer.config` that names the user's own service. If it is set, PDX starts none."""
 
 
-class Connector(Protocol):
+@dataclass(frozen=True, slots=True)
+class Connector:
     """One KV connector. Instances are frozen, and all methods are pure."""
 
-    @property
-    def name(self) -> str:
-        """The value of `spec.kvTransfer.connector`."""
-
-    @property
-    def orders(self) -> tuple[Order, ...]:
-        """The orders that it allows, its default first."""
-
-    @property
-    def port_names(self) -> Mapping[str, int]:
-        """The ports that an engine opens for it, besides HTTP: name -> number in a pod."""
-
-    @property
-    def services(self) -> tuple[SideService, ...]:
-        """The programs that must run beside its engines."""
-
-    @property
-    def checks(self) -> Checks:
-        """Its settings, and the rules that an object with this connector must fulfil."""
-
-    @property
-    def recomputes(self) -> bool:
-        """Whether D computes KV that does not arrive, whatever `spec.kvTransfer.onLoadFailure` is."""
-
-    @property
-    def wiring(self) -> int:
-        """The number of its wiring: one more with each change after which P and D, or an engine and its side services,
-        of the two versions do not work together. Engines with different numbers never pair."""
+    name: str
+    """The value of `spec.kvTransfer.connector`."""
+    orders: tuple[Order, ...]
+    """The orders that it allows, its default first."""
+    port_names: Mapping[str, int] = field(default_factory=dict, hash=False)
+    """The ports that an engine opens for it, besides HTTP: name -> number in a pod."""
+    services: tuple[SideService, ...] = ()
+    """The programs that must run beside its engines."""
+    checks: Checks = field(default_factory=Checks)
+    """Its settings, and the rules that an object with this connector must fulfil."""
+    recomputes: bool = False
+    """Whether D computes KV that does not arrive, whatever `spec.kvTransfer.onLoadFailure` is."""
+    wiring: int = 1
+    """The number of its wiring: one more with each change after which P and D, or an engine and its side services,
+    of the two versions do not work together. Engines with different numbers never pair."""
 
     def engine(self, role: Role, order: Order, site: Site, config: Mapping[str, Any]) -> EngineWiring:
         """Wiring of one engine. `config` is `lease_config`, overridden by the user's `spec.kvTransfer.config`."""
+        raise NotImplementedError
 
     def lease_config(self, seconds: int) -> Mapping[str, Any]:
         """The setting that makes P pin the blocks of a finished prefill for `seconds`; empty if there is none."""
+        return {}
 
     def family(self, order: Order) -> Family:
         """The protocol of a pair in this order."""
+        raise NotImplementedError

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Final
 
-from pdx_api.connectors.base import KV_ROLES, EngineWiring, SideService, Site
+from pdx_api.connectors.base import KV_ROLES, Connector, EngineWiring, Site
 from pdx_api.connectors.checks import Checks
 from pdx_api.connectors.families import Family, KVParams, Pool, Pull
 from pdx_api.names import Order, Role
@@ -55,16 +55,12 @@ class ProtocolError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Custom:
+class Custom(Connector):
     """`spec.kvTransfer.connector: Custom`."""
 
     name: str = "Custom"
     orders: tuple[Order, ...] = (Order.PREFILL_FIRST,)
-    port_names: Mapping[str, int] = field(default_factory=dict, hash=False)
-    services: tuple[SideService, ...] = ()
     checks: Checks = _CHECKS
-    recomputes: bool = False
-    wiring: int = 1
     class_name: str = ""
     """vLLM's kv_connector; empty in the gateway, which needs only the protocol."""
     module_path: str | None = None
@@ -83,10 +79,6 @@ class Custom:
             transfer["kv_connector_extra_config"] = dict(config)
         env = {"PYTHONPATH": site.code, STORAGE_VARIABLE: site.storage}
         return EngineWiring(transfer, {name: value for name, value in env.items() if value})
-
-    def lease_config(self, seconds: int) -> Mapping[str, Any]:
-        """None: PDX has no setting for a user's connector."""
-        return {}
 
     def family(self, order: Order) -> Family:
         """The family that the user sets."""

@@ -6,10 +6,10 @@ Facts: vLLM 0.32 `vllm/distributed/kv_transfer/kv_connector/v1/lmcache_mp_connec
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final
 
-from pdx_api.connectors.base import EngineWiring, SideService, Site
+from pdx_api.connectors.base import Connector, EngineWiring, SideService, Site
 from pdx_api.connectors.checks import Checks, without_hybrid_caches
 from pdx_api.connectors.families import Family, Pool
 from pdx_api.names import PORT_METRICS, Order, Role
@@ -38,41 +38,15 @@ def server_command(site: Site, pool_gib: float, block_size: int | None) -> tuple
 _KV_ROLES: Final = {Role.PREFILL: "kv_both", Role.DECODE: "kv_consumer"}
 
 
-def engine_of(role: Role, server: Site, config: Mapping[str, Any]) -> EngineWiring:
-    """Wiring of an engine. Short timeouts and heartbeats let it continue when its server fails.
-
-    P saves and looks up; D only looks up. In an engine that saves, a request that ends while its KV is being loaded,
-    because the load fails or the client disconnects, may end the whole engine
-    (github.com/LMCache/LMCache/issues/4938, github.com/vllm-project/vllm/issues/43226). D recomputes a prompt
-    whose load fails: for seconds after a server's return every other attempt would fail too.
-    """
-    return EngineWiring(
-        kv_transfer_config={
-            "kv_connector": "LMCacheMPConnector",
-            "kv_role": _KV_ROLES[role],
-            "kv_load_failure_policy": "recompute",
-            "kv_connector_extra_config": {
-                "lmcache.mp.host": f"tcp://{server.host}",
-                "lmcache.mp.port": server.ports[REQUESTS],
-                "lmcache.mp.mq_timeout": 10,
-                "lmcache.mp.heartbeat_interval": 2,
-                **config,
-            },
-        },
-        env={"LMCACHE_MP_TRANSFER_MODE": "engine_driven", "PYTHONHASHSEED": "0"},
-    )
-
-
 _CHECKS: Final = Checks(spec=(without_hybrid_caches("LMCache"),))
 
 
 @dataclass(frozen=True, slots=True)
-class LMCache:
+class LMCache(Connector):
     """`spec.kvTransfer.connector: LMCache`."""
 
     name: str = "LMCache"
     orders: tuple[Order, ...] = (Order.PREFILL_FIRST,)
-    port_names: Mapping[str, int] = field(default_factory=dict, hash=False)
     services: tuple[SideService, ...] = (
         SideService(
             name=SERVER,
@@ -85,18 +59,34 @@ class LMCache:
     )
     checks: Checks = _CHECKS
     recomputes: bool = True
-    wiring: int = 1
 
     def engine(self, role: Role, order: Order, site: Site, config: Mapping[str, Any]) -> EngineWiring:
-        """See `engine_of`."""
-        return engine_of(role, site.services[SERVER], config)
+        """Wiring of an engine. Short timeouts and heartbeats let it continue when its server fails.
 
-    def lease_config(self, seconds: int) -> Mapping[str, Any]:
-        """None: P pins nothing for a D."""
-        return {}
+        P saves and looks up; D only looks up. In an engine that saves, a request that ends while its KV is being
+        loaded, because the load fails or the client disconnects, may end the whole engine
+        (github.com/LMCache/LMCache/issues/4938, github.com/vllm-project/vllm/issues/43226). D recomputes a prompt
+        whose load fails: for seconds after a server's return every other attempt would fail too.
+        """
+        server = site.services[SERVER]
+        return EngineWiring(
+            kv_transfer_config={
+                "kv_connector": "LMCacheMPConnector",
+                "kv_role": _KV_ROLES[role],
+                "kv_load_failure_policy": "recompute",
+                "kv_connector_extra_config": {
+                    "lmcache.mp.host": f"tcp://{server.host}",
+                    "lmcache.mp.port": server.ports[REQUESTS],
+                    "lmcache.mp.mq_timeout": 10,
+                    "lmcache.mp.heartbeat_interval": 2,
+                    **config,
+                },
+            },
+            env={"LMCACHE_MP_TRANSFER_MODE": "engine_driven", "PYTHONHASHSEED": "0"},
+        )
 
     def family(self, order: Order) -> Family:
-        """P saves before it answers. It also looks up, so it may not be stopped: see `engine_of`."""
+        """P saves before it answers. It also looks up, so it may not be stopped: see `engine`."""
         return Pool(stops_prefill=False)
 
 

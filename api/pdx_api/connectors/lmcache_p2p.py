@@ -5,15 +5,12 @@ Facts: LMCache 0.5.6 `lmcache/v1/multiprocess/modules/p2p_controller.py`, `lmcac
 `lmcache/v1/distributed/{l2_adapters/p2p_l2_adapter,transfer_channel/impl/nixl_impl}.py`.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import Final
 
-from pdx_api.connectors.base import EngineWiring, SideService, Site
+from pdx_api.connectors.base import SideService, Site
 from pdx_api.connectors.checks import Checks, without_hybrid_caches
-from pdx_api.connectors.families import Family, Pool
-from pdx_api.connectors.lmcache import ADMIN, PORTS, PROGRAM, REQUESTS, SERVER, engine_of, server_command
-from pdx_api.names import Order, Role
+from pdx_api.connectors.lmcache import ADMIN, PORTS, PROGRAM, REQUESTS, SERVER, LMCache, server_command
 
 _COORDINATOR: Final = "peers"
 _HTTP: Final = "http"
@@ -51,12 +48,14 @@ _CHECKS: Final = Checks(spec=(without_hybrid_caches("LMCacheP2P"),))
 
 
 @dataclass(frozen=True, slots=True)
-class LMCacheP2P:
-    """`spec.kvTransfer.connector: LMCacheP2P`."""
+class LMCacheP2P(LMCache):
+    """`spec.kvTransfer.connector: LMCacheP2P`.
+
+    An engine uses the server in its own pod only. D's server looks up its peers when D looks up. P pins nothing for a
+    D: a server evicts the least recently used KV, and never KV that a peer reads.
+    """
 
     name: str = "LMCacheP2P"
-    orders: tuple[Order, ...] = (Order.PREFILL_FIRST,)
-    port_names: Mapping[str, int] = field(default_factory=dict, hash=False)
     services: tuple[SideService, ...] = (
         SideService(
             name=_COORDINATOR,
@@ -79,20 +78,6 @@ class LMCacheP2P:
         ),
     )
     checks: Checks = _CHECKS
-    recomputes: bool = True
-    wiring: int = 1
-
-    def engine(self, role: Role, order: Order, site: Site, config: Mapping[str, Any]) -> EngineWiring:
-        """An engine uses the server in its own pod only."""
-        return engine_of(role, site.services[SERVER], config)
-
-    def lease_config(self, seconds: int) -> Mapping[str, Any]:
-        """None: P pins nothing for a D. A server evicts the least recently used KV, and never KV that a peer reads."""
-        return {}
-
-    def family(self, order: Order) -> Family:
-        """As LMCache: P saves before it answers. D's server looks up its peers when D looks up."""
-        return Pool(stops_prefill=False)
 
 
 CONNECTOR: Final = LMCacheP2P()

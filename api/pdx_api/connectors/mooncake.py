@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from pdx_api.connectors.base import KV_ROLES, EngineWiring, SideService, Site
+from pdx_api.connectors.base import KV_ROLES, Connector, EngineWiring, Site
 from pdx_api.connectors.checks import Checks, choice, text
 from pdx_api.connectors.families import AtBootstrap, Family, Identity, KVParams, Push, Settles
 from pdx_api.names import Order, Role
@@ -23,7 +23,8 @@ PROTOCOLS: Final = ("tcp", "rdma")
 DEVICE: Final = "device_name"
 
 _KEPT_SECONDS: Final = 480.0
-"""VLLM_MOONCAKE_ABORT_REQUEST_TIMEOUT's default: how long P pins blocks that no D reads."""
+"""VLLM_MOONCAKE_ABORT_REQUEST_TIMEOUT's default: how long P pins blocks that no D reads. PDX does not lower it by a
+`lease_config`, because it also limits D's wait for P, which may be long."""
 
 
 def _prefill_params(transfer_id: str) -> KVParams:
@@ -72,16 +73,13 @@ CHECKS: Final = Checks(
 
 
 @dataclass(frozen=True, slots=True)
-class Mooncake:
+class Mooncake(Connector):
     """`spec.kvTransfer.connector: Mooncake`."""
 
     name: str = "Mooncake"
     orders: tuple[Order, ...] = (Order.CONCURRENT, Order.PREFILL_FIRST, Order.DECODE_FIRST)
     port_names: Mapping[str, int] = field(default_factory=lambda: {BOOTSTRAP: BOOTSTRAP_PORT}, hash=False)
-    services: tuple[SideService, ...] = ()
     checks: Checks = CHECKS
-    recomputes: bool = False
-    wiring: int = 1
 
     def engine(self, role: Role, order: Order, site: Site, config: Mapping[str, Any]) -> EngineWiring:
         """Only P opens the bootstrap. Its workers choose free ports."""
@@ -93,10 +91,6 @@ class Mooncake:
             },
             env={"VLLM_MOONCAKE_BOOTSTRAP_PORT": str(site.ports[BOOTSTRAP])},
         )
-
-    def lease_config(self, seconds: int) -> Mapping[str, Any]:
-        """None: VLLM_MOONCAKE_ABORT_REQUEST_TIMEOUT (480 s) also limits D's wait for P, which may be long."""
-        return {}
 
     def family(self, order: Order) -> Family:
         """Push in every order."""

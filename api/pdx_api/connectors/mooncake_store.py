@@ -9,10 +9,10 @@ import json
 import re
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final
 
-from pdx_api.connectors.base import KV_ROLES, EngineWiring, SideService, Site
+from pdx_api.connectors.base import KV_ROLES, Connector, EngineWiring, SideService, Site
 from pdx_api.connectors.checks import DECODE_CONTEXT, PIPELINE, PREFILL_CONTEXT, Checks, Setting, number, without_flag
 from pdx_api.connectors.families import Family, Pool
 from pdx_api.connectors.mooncake import CHECKS, DEVICE, PROTOCOL, PROTOCOLS
@@ -120,12 +120,11 @@ _CHECKS: Final = Checks(
 
 
 @dataclass(frozen=True, slots=True)
-class MooncakeStore:
+class MooncakeStore(Connector):
     """`spec.kvTransfer.connector: MooncakeStore`."""
 
     name: str = "MooncakeStore"
     orders: tuple[Order, ...] = (Order.PREFILL_FIRST,)
-    port_names: Mapping[str, int] = field(default_factory=dict, hash=False)
     services: tuple[SideService, ...] = (
         SideService(
             name=MASTER,
@@ -140,7 +139,6 @@ class MooncakeStore:
     )
     checks: Checks = _CHECKS
     recomputes: bool = True
-    wiring: int = 1
 
     def engine(self, role: Role, order: Order, site: Site, config: Mapping[str, Any]) -> EngineWiring:
         """D recomputes a prompt whose load fails.
@@ -167,10 +165,6 @@ class MooncakeStore:
             env={"MOONCAKE_CONFIG_PATH": f"{site.files}/{_FILE}", "PYTHONHASHSEED": "0"},
             files={_FILE: _file(role, site, config)},
         )
-
-    def lease_config(self, seconds: int) -> Mapping[str, Any]:
-        """None: P pins nothing for a D."""
-        return {}
 
     def family(self, order: Order) -> Family:
         """P saves after its answer, and nothing reports when it has saved: a D that looks up too early recomputes."""

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from pdx_api.connectors.base import KV_ROLES, EngineWiring, SideService, Site
+from pdx_api.connectors.base import KV_ROLES, Connector, EngineWiring, Site
 from pdx_api.connectors.checks import (
     DECODE,
     DECODE_CONTEXT,
@@ -101,16 +101,13 @@ _CHECKS: Final = Checks(
 
 
 @dataclass(frozen=True, slots=True)
-class Nixl:
+class Nixl(Connector):
     """`spec.kvTransfer.connector: NIXL`."""
 
     name: str = "NIXL"
     orders: tuple[Order, ...] = (Order.PREFILL_FIRST, Order.DECODE_FIRST, Order.CONCURRENT)
     port_names: Mapping[str, int] = field(default_factory=lambda: {SIDE_CHANNEL: SIDE_CHANNEL_PORT}, hash=False)
-    services: tuple[SideService, ...] = ()
     checks: Checks = _CHECKS
-    recomputes: bool = False
-    wiring: int = 1
 
     def engine(self, role: Role, order: Order, site: Site, config: Mapping[str, Any]) -> EngineWiring:
         """The side channel binds the address that it sends to peers: the pod's, never a wildcard."""

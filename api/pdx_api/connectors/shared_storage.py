@@ -5,10 +5,10 @@ for debugging. Its limits are in docs/connectors/shared-storage.md.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final
 
-from pdx_api.connectors.base import EngineWiring, SideService, Site
+from pdx_api.connectors.base import Connector, EngineWiring, Site
 from pdx_api.connectors.checks import (
     DECODE_CONTEXT,
     PIPELINE,
@@ -65,16 +65,12 @@ _CHECKS: Final = Checks(
 
 
 @dataclass(frozen=True, slots=True)
-class SharedStorage:
+class SharedStorage(Connector):
     """`spec.kvTransfer.connector: SharedStorage`."""
 
     name: str = "SharedStorage"
     orders: tuple[Order, ...] = (Order.PREFILL_FIRST,)
-    port_names: Mapping[str, int] = field(default_factory=dict, hash=False)
-    services: tuple[SideService, ...] = ()
     checks: Checks = _CHECKS
-    recomputes: bool = False
-    wiring: int = 1
 
     def engine(self, role: Role, order: Order, site: Site, config: Mapping[str, Any]) -> EngineWiring:
         """Both roles save and look up, whatever their kv_role is.
@@ -90,10 +86,6 @@ class SharedStorage:
             },
             args=("--no-enable-chunked-prefill", "--no-enable-prefix-caching"),
         )
-
-    def lease_config(self, seconds: int) -> Mapping[str, Any]:
-        """None: P pins nothing for a D."""
-        return {}
 
     def family(self, order: Order) -> Family:
         """P saves within the forward pass of the prompt, before it answers."""

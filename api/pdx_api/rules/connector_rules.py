@@ -1,6 +1,6 @@
 """The rules and settings of all connectors. A connector's rules apply to the objects that name it."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
 
 from pdx_api.connectors import CONNECTORS
@@ -32,47 +32,37 @@ def order_rules(connectors: Iterable[Connector]) -> tuple[Rule, ...]:
 
 def transfer_rules(connectors: Iterable[Connector]) -> Iterator[Rule]:
     """Their rules of `spec.kvTransfer`."""
-
-    def rule(name: str, own: Rule) -> Rule:
-        return Rule(
-            f"self.connector != '{name}' || ({own.cel})",
-            own.message,
-            lambda kv: kv.connector != name or own.holds(kv),
-            own.fields,
-        )
-
-    return (rule(connector.name, own) for connector in connectors for own in connector.checks.transfer)
+    for one in connectors:
+        for rule in one.checks.transfer:
+            yield _unless(f"self.connector != '{one.name}'", lambda kv, name: kv.connector != name, one.name, rule)
 
 
 def transfer_rules_of_others(connectors: Iterable[Connector]) -> Iterator[Rule]:
     """Their rules of `spec.kvTransfer` in objects that name another connector."""
-
-    def rule(name: str, own: Rule) -> Rule:
-        return Rule(
-            f"self.connector == '{name}' || ({own.cel})",
-            own.message,
-            lambda kv: kv.connector == name or own.holds(kv),
-            own.fields,
-        )
-
-    return (rule(connector.name, own) for connector in connectors for own in connector.checks.transfer_of_others)
+    for one in connectors:
+        for rule in one.checks.transfer_of_others:
+            yield _unless(f"self.connector == '{one.name}'", lambda kv, name: kv.connector == name, one.name, rule)
 
 
 def spec_rules(connectors: Iterable[Connector]) -> Iterator[Rule]:
     """Their rules of a whole spec."""
+    for one in connectors:
+        other = f"self.mode != '{Mode.DISAGGREGATED}' || self.kvTransfer.connector != '{one.name}'"
+        for rule in one.checks.spec:
+            yield _unless(other, _has_no_pairs_of, one.name, rule)
 
-    def rule(name: str, own: Rule) -> Rule:
-        def holds(spec: Any) -> bool:
-            return spec.mode is not Mode.DISAGGREGATED or spec.kv_transfer.connector != name or bool(own.holds(spec))
 
-        return Rule(
-            f"self.mode != '{Mode.DISAGGREGATED}' || self.kvTransfer.connector != '{name}' || ({own.cel})",
-            own.message,
-            holds,
-            own.fields,
-        )
+def _has_no_pairs_of(spec: Any, connector: str) -> bool:
+    return bool(spec.mode is not Mode.DISAGGREGATED or spec.kv_transfer.connector != connector)
 
-    return (rule(connector.name, own) for connector in connectors for own in connector.checks.spec)
+
+def _unless(cel: str, is_exempt: Callable[[Any, str], bool], connector: str, rule: Rule) -> Rule:
+    """The rule, for values that are not exempt. `cel` is the same condition as `is_exempt`."""
+
+    def holds(value: Any) -> bool:
+        return is_exempt(value, connector) or rule.holds(value)
+
+    return Rule(f"{cel} || ({rule.cel})", rule.message, holds, rule.fields)
 
 
 def settings(connectors: Iterable[Connector]) -> dict[Setting, str]:

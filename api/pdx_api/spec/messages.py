@@ -10,7 +10,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from pdx_api.connectors import connector_hint
-from pdx_api.spec.fields import BrokenRulesError
+from pdx_api.spec.fields import BrokenRulesError, model_of
 
 Path = tuple[int | str, ...]
 MAX_QUOTE: Final = 80
@@ -243,15 +243,7 @@ def _fields_at(path: Sequence[int | str], root: type[BaseModel]) -> dict[str, Fi
     for step in path:
         if isinstance(step, int) or model is None:
             continue
-        model = next((_model_of(f.annotation) for f in model.model_fields.values() if f.alias == step), None)
+        model = next((model_of(f.annotation) for f in model.model_fields.values() if f.alias == step), None)
     if model is None:
         return {}
     return {str(field.alias or name): field for name, field in model.model_fields.items()}
-
-
-def _model_of(annotation: Any) -> type[BaseModel] | None:
-    """Return the model of a field's type, also within a list, an option or annotations."""
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return annotation
-    inner = (_model_of(each) for each in getattr(annotation, "__args__", ()) if each is not annotation)
-    return next((found for found in inner if found is not None), None)

@@ -16,7 +16,7 @@ from kubernetes.aio import client
 
 from pdx_cli.sources import kubeconfig as kubeconfigs
 from pdx_cli.sources.kubeconfig import ANOTHER
-from pdx_operator.kube.client import ApiError, Cluster, Json
+from pdx_operator.kube.client import ApiError, Cluster, Json, Request
 from pdx_operator.kube.resources import POD, Kind
 
 REQUESTS: Final = 8
@@ -73,10 +73,10 @@ class Kube(Cluster):
             raise self._foreign()
         return {**body, "items": items or []}
 
-    async def _sized(self, method: str, path: str, *args: Any, **options: Any) -> tuple[Json, int]:
+    async def _sized(self, request: Request) -> tuple[Json, int]:
         """Send one request. A server that is no API server answers with something else than an object."""
         try:
-            body, size = await super()._sized(method, path, *args, **options)
+            body, size = await super()._sized(request)
         except (json.JSONDecodeError, UnicodeDecodeError) as error:
             raise self._foreign() from error
         except ApiError as error:
@@ -84,7 +84,7 @@ class Kube(Cluster):
                 raise
             text = f"The API server refuses the credentials of context {self._context} (401)"
             raise ContextError(f"{text}; log in again, {ANOTHER}", status=UNAUTHORIZED) from error
-        is_document = path.startswith("/openapi/") and isinstance(body, dict)
+        is_document = request.path.startswith("/openapi/") and isinstance(body, dict)
         if not is_document and not (_has_metadata(body) and isinstance(body.get("kind"), str)):
             raise self._foreign()
         return body, size
@@ -112,7 +112,7 @@ class Kube(Cluster):
     async def lines(self, namespace: str, pod: str, container: str, *, count: int, seconds: int) -> str:
         """Return the newest lines that a running container logged within the last `seconds`."""
         query = {"container": container, "tailLines": str(count), "sinceSeconds": str(seconds)}
-        async with self._slots, self._open("GET", POD.path(namespace, pod, "log"), query) as answer:
+        async with self._slots, self._open(Request("GET", POD.path(namespace, pod, "log"), query)) as answer:
             return (await answer.read()).decode(errors="replace")
 
     async def query_pod(self, namespace: str, pod: str, port: int, path: str) -> bytes:
@@ -133,8 +133,8 @@ class Kube(Cluster):
         return body
 
     async def _proxy(self, namespace: str, pod: str, port: int, path: str) -> bytes:
-        request = self._open("GET", POD.path(namespace, f"{pod}:{port}", f"proxy{path}"))
-        async with self._slots, asyncio.timeout(ANSWER_SECONDS), request as answer:
+        request = Request("GET", POD.path(namespace, f"{pod}:{port}", f"proxy{path}"))
+        async with self._slots, asyncio.timeout(ANSWER_SECONDS), self._open(request) as answer:
             return await answer.read()
 
     async def _forward(self, namespace: str, pod: str, port: int, path: str) -> tuple[int, bytes]:

@@ -21,6 +21,7 @@ from pdx_operator.app.operator import Operator
 from pdx_operator.app.settings import Settings
 from pdx_operator.kube.client import Cluster
 from pdx_operator.kube.resources import KIND_OF
+from pdx_operator.render.rbac import RoleKind
 
 DEFAULT_GATEWAY_IMAGE: Final = f"{GATEWAY_REPOSITORY}:{pdx_version()}"
 DEFAULT_LEASE: Final = "pdx-operator"
@@ -108,6 +109,7 @@ def parse_arguments(argv: Sequence[str] | None) -> Settings:
         gateway_image=given.gateway_image,
         gateway_pull_secrets=tuple(dict.fromkeys(given.gateway_pull_secret)),
         gateway_pull_policy=given.gateway_pull_policy,
+        gateway_role=RoleKind.ROLE if given.namespace else RoleKind.CLUSTER_ROLE,
         max_gateway_upgrades=given.max_gateway_upgrades,
         operator_namespace=given.own_namespace,
         lease_name=given.lease_name,

@@ -67,11 +67,11 @@ class Metrics:
 
     def add_objects(self, summaries: Summaries) -> None:
         """Add metrics of objects; `summaries` is called whenever the metrics are read."""
-        self._registry.register(_Objects(summaries, self._now))
+        self._registry.register(_Computed(lambda: _objects(summaries(), self._now())))
 
     def add_states(self, namespaces: Callable[[], Mapping[str, bool | None]], leads: Callable[[], bool]) -> None:
         """Add metrics of namespaces and of the Lease; both functions are called whenever the metrics are read."""
-        self._registry.register(_States(namespaces, leads))
+        self._registry.register(_Computed(lambda: _states(namespaces(), leads())))
 
     def count_conflict(self) -> None:
         """Count a PDDeployment that another operator holds."""
@@ -91,59 +91,51 @@ class Metrics:
         return generate_latest(self._registry)
 
 
-class _States:
-    """Metrics of the operator's state, computed when they are read."""
+class _Computed:
+    """Metrics that are computed when they are read."""
 
-    def __init__(self, namespaces: Callable[[], Mapping[str, bool | None]], leads: Callable[[], bool]) -> None:
-        self._namespaces = namespaces
-        self._leads = leads
-
-    def collect(self) -> Iterable[Metric]:
-        yield GaugeMetricFamily(
-            "pdx_operator_leading",
-            "1 while this operator works: it holds the Lease, or needs none.",
-            value=self._leads(),
-        )
-        family = GaugeMetricFamily(
-            "pdx_operator_namespace_synced",
-            "1 once a watched namespace has been read; 0 before, or if it cannot be read. Empty: all namespaces.",
-            labels=["namespace"],
-        )
-        for namespace, state in self._namespaces().items():
-            family.add_metric([namespace], bool(state))
-        yield family
+    def __init__(self, collect: Callable[[], Iterable[Metric]]) -> None:
+        self.collect = collect
 
 
-class _Objects:
-    """Metrics of all objects, computed when they are read."""
+def _states(namespaces: Mapping[str, bool | None], leads: bool) -> Iterable[Metric]:
+    """Metrics of the operator's state."""
+    yield GaugeMetricFamily(
+        "pdx_operator_leading", "1 while this operator works: it holds the Lease, or needs none.", value=leads
+    )
+    family = GaugeMetricFamily(
+        "pdx_operator_namespace_synced",
+        "1 once a watched namespace has been read; 0 before, or if it cannot be read. Empty: all namespaces.",
+        labels=["namespace"],
+    )
+    for namespace, state in namespaces.items():
+        family.add_metric([namespace], bool(state))
+    yield family
 
-    def __init__(self, summaries: Summaries, now: Callable[[], float]) -> None:
-        self._summaries = summaries
-        self._now = now
 
-    def collect(self) -> Iterable[Metric]:
-        summaries = self._summaries()
-        yield _conditions(summaries.values())
-        yield _rollouts(summaries.values())
-        yield self._ages(summaries)
-        yield GaugeMetricFamily(
-            "pdx_operator_unreconciled_objects",
-            "PDDeployments whose newest spec has not been reconciled yet.",
-            value=sum(summary.behind for summary in summaries.values()),
-        )
+def _objects(summaries: Mapping[str, ObjectSummary], now: float) -> Iterable[Metric]:
+    """Metrics of all objects."""
+    yield _conditions(summaries.values())
+    yield _rollouts(summaries.values())
+    yield _ages(summaries, now)
+    yield GaugeMetricFamily(
+        "pdx_operator_unreconciled_objects",
+        "PDDeployments whose newest spec has not been reconciled yet.",
+        value=sum(summary.behind for summary in summaries.values()),
+    )
 
-    def _ages(self, summaries: Mapping[str, ObjectSummary]) -> Metric:
-        family = GaugeMetricFamily(
-            "pdx_operator_rollout_seconds",
-            "How long the condition Progressing of a PDDeployment has been True, in seconds.",
-            labels=["object"],
-        )
-        now = self._now()
-        for name, summary in summaries.items():
-            condition = summary.conditions[ConditionType.PROGRESSING]
-            if condition.status == "True" and condition.since:
-                family.add_metric([name], max(0.0, now - condition.since))
-        return family
+
+def _ages(summaries: Mapping[str, ObjectSummary], now: float) -> Metric:
+    family = GaugeMetricFamily(
+        "pdx_operator_rollout_seconds",
+        "How long the condition Progressing of a PDDeployment has been True, in seconds.",
+        labels=["object"],
+    )
+    for name, summary in summaries.items():
+        condition = summary.conditions[ConditionType.PROGRESSING]
+        if condition.status == "True" and condition.since:
+            family.add_metric([name], max(0.0, now - condition.since))
+    return family
 
 
 def _conditions(summaries: Iterable[ObjectSummary]) -> Metric:

@@ -25,10 +25,8 @@ from pdx_operator.kube.client import Cluster
 from pdx_operator.kube.crd import missing_fields
 from pdx_operator.kube.event_recorder import EventRecorder
 from pdx_operator.kube.informer import Informer
-from pdx_operator.kube.leadership import Leadership
+from pdx_operator.kube.leadership import Leadership, LeaseLock
 from pdx_operator.kube.resources import CHILD_KINDS, OPTIONAL_KINDS, Key
-from pdx_operator.render.children import Installation
-from pdx_operator.render.rbac import RoleKind
 
 _POD_LISTS: Final = 4
 """Concurrent lists of pods."""
@@ -86,7 +84,7 @@ class Operator:
             recorder=self._recorder,
             transfer_poller=self._transfer_poller,
             count_reconcile=metrics.count_reconcile,
-            installation=_installation(settings),
+            installation=settings,
             claims=Claims(self._cluster, settings.operator_name, time.monotonic, metrics.count_conflict),
             gateway_upgrades=GatewayUpgrades(
                 settings.max_gateway_upgrades, time.monotonic, lambda key: self._enqueue(key, False)
@@ -174,20 +172,10 @@ class Operator:
         log.info("pdx operator: watching %s", ", ".join(self._settings.namespaces) or "all namespaces")
 
 
-def _installation(settings: Settings) -> Installation:
-    return Installation(
-        gateway_image=settings.gateway_image,
-        gateway_pull_secrets=settings.gateway_pull_secrets,
-        gateway_pull_policy=settings.gateway_pull_policy,
-        operator_namespace=settings.operator_namespace,
-        gateway_role=RoleKind.ROLE if settings.namespaces else RoleKind.CLUSTER_ROLE,
-    )
-
-
 def _leadership(settings: Settings, cluster: Cluster) -> Leadership | None:
     if not settings.operator_name:
         return None
-    return Leadership(
+    lock = LeaseLock(
         cluster,
         settings.operator_namespace,
         settings.lease_name,
@@ -196,6 +184,7 @@ def _leadership(settings: Settings, cluster: Cluster) -> Leadership | None:
         clock=time.monotonic,
         now=lambda: datetime.now(UTC),
     )
+    return Leadership(lock)
 
 
 def _check(task: asyncio.Task[None], stop: asyncio.Event) -> None:

@@ -4,22 +4,15 @@ from dataclasses import dataclass, field
 
 from pdx_api.names import LogFormat
 from pdx_operator.controller.intervals import Intervals
+from pdx_operator.render.installation import Installation
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
-    """The configuration of one operator."""
+class Settings(Installation):
+    """The configuration of one operator: its installation, and how it works."""
 
-    gateway_image: str
-    """Image of gateways whose spec names none."""
-    gateway_pull_secrets: tuple[str, ...] = ()
-    """Pull secrets of that image."""
-    gateway_pull_policy: str = ""
-    """When that image is pulled. Empty: Kubernetes' default."""
     max_gateway_upgrades: int = 4
     """Objects whose gateways are replaced at the same time after an upgrade of the operator."""
-    operator_namespace: str = ""
-    """Namespace of the operator's own pod: gateways accept its requests to their admin port. Empty: not in a pod."""
     namespaces: tuple[str, ...] = ()
     """Namespaces whose objects it reconciles; empty: all."""
     lease_name: str = ""

@@ -22,11 +22,11 @@ from pdx_operator.controller.write_backoff import FilteredPlan, WriteBackoff
 from pdx_operator.kube.backoff import Backoff
 from pdx_operator.kube.cache import Cache
 from pdx_operator.kube.client import ApiError, Cluster, ConflictError, MissingError, UnavailableError
-from pdx_operator.kube.event_recorder import Event, EventRecorder
-from pdx_operator.kube.resources import PDDEPLOYMENT, ChildKey, Key, Snapshot, is_terminating
+from pdx_operator.kube.event_recorder import EventRecorder
+from pdx_operator.kube.resources import PDDEPLOYMENT, ChildKey, Event, Key, Snapshot, is_terminating
 from pdx_operator.plan.claim import Claim, claim_on
 from pdx_operator.plan.reconcile_plan import Plan, plan
-from pdx_operator.render.children import Installation
+from pdx_operator.render.installation import Installation
 from pdx_operator.status import conditions
 from pdx_operator.status.facts import facts_of
 
@@ -278,8 +278,7 @@ class Reconciler:
 
     def _record_transitions(self, snapshot: Snapshot, status: Mapping[str, Any]) -> None:
         changes = conditions.transitions(snapshot.body.get("status") or {}, status)
-        new = [Event(change.reason, change.message, warning=change.warning) for change in changes]
-        self._record(snapshot.body["metadata"]["uid"], new)
+        self._record(snapshot.body["metadata"]["uid"], changes)
 
     def _record(self, uid: str, new: Sequence[Event]) -> None:
         for event in new:

@@ -10,6 +10,7 @@ import socket
 import ssl
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import Any, Final, Self
 from urllib.parse import urlencode
 
@@ -79,6 +80,18 @@ class RefusedError(ApiError):
     """The object is invalid, or the operator lacks the permission (400, 403, 422, and 500 for a wrong field)."""
 
 
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One request to the API server."""
+
+    method: str
+    path: str
+    query: Mapping[str, str] | None = None
+    body: Json | None = None
+    content: str = "application/json"
+    accept: str = "application/json"
+
+
 class Cluster:
     """Requests to one API server, bounded in number. Each one has a deadline."""
 
@@ -117,19 +130,19 @@ class Cluster:
 
     async def get(self, kind: Kind, namespace: str, name: str) -> Json:
         """Read one object; raises MissingError."""
-        return await self._request("GET", kind.path(namespace, name))
+        return await self._request(Request("GET", kind.path(namespace, name)))
 
     async def head(self, kind: Kind, namespace: str, name: str) -> Json | None:
         """Read the metadata of one object; None when it does not exist."""
         try:
             accept = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
-            return await self._request("GET", kind.path(namespace, name), accept=accept)
+            return await self._request(Request("GET", kind.path(namespace, name), accept=accept))
         except MissingError:
             return None
 
     async def list(self, kind: Kind, namespace: str | None, **query: str) -> Json:
         """List the objects of a kind."""
-        return await self._request("GET", kind.path(namespace), query)
+        return await self._request(Request("GET", kind.path(namespace), query))
 
     async def pages(
         self, kind: Kind, namespace: str | None, *, metadata_only: bool = False, **query: str
@@ -143,7 +156,7 @@ class Cluster:
             further = {"continue": token} if token else {}
             full = {**query, "limit": str(limit), **further}
             accept = _METADATA_LIST if metadata_only else "application/json"
-            page, size = await self._sized("GET", kind.path(namespace), full, accept=accept)
+            page, size = await self._sized(Request("GET", kind.path(namespace), full, accept=accept))
             # An empty list of metadata has null in place of items.
             yield {**page, "items": page.get("items") or []}
             token = page["metadata"].get("continue") or ""
@@ -170,13 +183,14 @@ class Cluster:
         condition = {"uid": uid} if uid else {"resourceVersion": "1"}
         if uid is not None:
             manifest = {**manifest, "metadata": {**metadata, **condition}}
-        return await self._request(
+        request = Request(
             "PATCH",
             kind.path(metadata["namespace"], metadata["name"], subresource),
             {"fieldManager": manager, "force": "true"},
             body=manifest,
             content="application/apply-patch+yaml",
         )
+        return await self._request(request)
 
     async def delete(self, kind: Kind, namespace: str, name: str, *, uid: str, foreground: bool = False) -> None:
         """Delete one object and its dependents, unless it is gone or another object has its name.
@@ -190,7 +204,7 @@ class Cluster:
             "preconditions": {"uid": uid},
         }
         try:
-            await self._request("DELETE", kind.path(namespace, name), body=body)
+            await self._request(Request("DELETE", kind.path(namespace, name), body=body))
         except (MissingError, ConflictError):
             return
 
@@ -213,21 +227,21 @@ class Cluster:
 
     async def create(self, kind: Kind, namespace: str, body: Json, *, fenced: bool = True) -> None:
         """Create one object."""
-        await self._request("POST", kind.path(namespace), body=body, fenced=fenced)
+        await self._request(Request("POST", kind.path(namespace), body=body), fenced=fenced)
 
     async def replace(self, kind: Kind, namespace: str, name: str, body: Json, *, fenced: bool = True) -> None:
         """Replace one object; raises ConflictError if it has another version than the body."""
-        await self._request("PUT", kind.path(namespace, name), body=body, fenced=fenced)
+        await self._request(Request("PUT", kind.path(namespace, name), body=body), fenced=fenced)
 
     async def document(self, path: str) -> Json:
         """Read a document that is no object."""
-        return await self._request("GET", path)
+        return await self._request(Request("GET", path))
 
     async def log(self, namespace: str, pod: str, container: str, *, previous: bool) -> str:
         """The end of a container's log, or of its previous run's log."""
         query = {"container": container, "tailLines": str(_LOG_LINES), "limitBytes": str(_LOG_BYTES)}
         query |= {"previous": "true"} if previous else {}
-        async with self._slots, self._open("GET", POD.path(namespace, pod, "log"), query) as answer:
+        async with self._slots, self._open(Request("GET", POD.path(namespace, pod, "log"), query)) as answer:
             return (await answer.read()).decode(errors="replace")
 
     @asynccontextmanager
@@ -236,65 +250,41 @@ class Cluster:
         silence = WATCH_SECONDS + ANSWER_SECONDS
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=ANSWER_SECONDS, sock_read=silence)
         query |= {"watch": "true", "allowWatchBookmarks": "true", "timeoutSeconds": str(WATCH_SECONDS)}
-        async with self._open("GET", kind.path(namespace), query, timeout=timeout) as answer:
+        async with self._open(Request("GET", kind.path(namespace), query), timeout) as answer:
             _keep_alive(answer)
             yield answer.content
 
-    async def _request(
-        self,
-        method: str,
-        path: str,
-        query: Mapping[str, str] | None = None,
-        *,
-        body: Json | None = None,
-        content: str = "application/json",
-        accept: str = "application/json",
-        fenced: bool = True,
-    ) -> Json:
-        if fenced and method != "GET" and not self.fence():
+    async def _request(self, request: Request, *, fenced: bool = True) -> Json:
+        if fenced and request.method != "GET" and not self.fence():
             raise UnavailableError("This operator does not hold its Lease")
-        return (await self._sized(method, path, query, body=body, content=content, accept=accept))[0]
+        return (await self._sized(request))[0]
 
-    async def _sized(
-        self,
-        method: str,
-        path: str,
-        query: Mapping[str, str] | None = None,
-        *,
-        body: Json | None = None,
-        content: str = "application/json",
-        accept: str = "application/json",
-    ) -> tuple[Json, int]:
+    async def _sized(self, request: Request) -> tuple[Json, int]:
         """Send one request; returns the answer and its bytes."""
-        async with self._slots, self._open(method, path, query, body=body, content=content, accept=accept) as answer:
+        async with self._slots, self._open(request) as answer:
             text = await answer.read()
             return json.loads(text), len(text)
 
     @asynccontextmanager
     async def _open(
         self,
-        method: str,
-        path: str,
-        query: Mapping[str, str] | None = None,
-        *,
-        body: Json | None = None,
-        content: str = "application/json",
-        accept: str = "application/json",
+        request: Request,
         timeout: aiohttp.ClientTimeout = aiohttp.ClientTimeout(total=ANSWER_SECONDS),  # noqa: B008
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         """Send one request. Every failure is raised as an ApiError."""
         try:
+            accepted = {"Accept": request.accept, "Content-Type": request.content}
             _, url, headers, _, _ = await self._api.param_serialize(
-                method, path, header_params={"Accept": accept, "Content-Type": content}, auth_settings=["BearerToken"]
+                request.method, request.path, header_params=accepted, auth_settings=["BearerToken"]
             )
-            url += f"?{urlencode(query)}" if query else ""
+            url += f"?{urlencode(request.query)}" if request.query else ""
             status = 0
             try:
-                answer = await self._api.call_api(method, url, headers, body, _request_timeout=timeout)
+                answer = await self._api.call_api(request.method, url, headers, request.body, _request_timeout=timeout)
                 response: aiohttp.ClientResponse = answer.response
                 status = response.status
             finally:
-                self._count(method, status)
+                self._count(request.method, status)
             async with response:
                 if response.status >= 400:
                     raise error_of(response.status, response.headers, _message(await response.read()))

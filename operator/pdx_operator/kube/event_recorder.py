@@ -4,13 +4,12 @@ import asyncio
 import itertools
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
 from pdx_api.names import API_VERSION, FIELD_MANAGER, GROUP, KIND
 from pdx_operator.kube.client import ApiError, Cluster, UnavailableError
-from pdx_operator.kube.resources import EVENT, Key
+from pdx_operator.kube.resources import EVENT, Event, Key
 
 log = logging.getLogger(__name__)
 
@@ -20,17 +19,6 @@ _NOTE_BYTES: Final = 1000
 """The API server accepts notes of 1024 bytes."""
 _ATTEMPTS: Final = 3
 _PAUSE_SECONDS: Final = 2.0
-
-
-@dataclass(frozen=True, slots=True)
-class Event:
-    """A Kubernetes Event on a PDDeployment."""
-
-    reason: str
-    """One word in CamelCase."""
-    note: str
-    """One sentence."""
-    warning: bool = False
 
 
 class EventRecorder:

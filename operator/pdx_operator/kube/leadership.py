@@ -30,22 +30,10 @@ class LeaseLostError(Exception):
 
 
 class Leadership:
-    """The Lease of one installation, and whether this operator holds it. `identity` is unique for each process."""
+    """The Lease of one installation, and whether this operator holds it."""
 
-    def __init__(
-        self,
-        cluster: Cluster,
-        namespace: str,
-        name: str,
-        *,
-        identity: str,
-        seconds: int,
-        clock: Callable[[], float],
-        now: Callable[[], datetime],
-    ) -> None:
-        self._lock = _Lock(cluster, namespace, name, identity, seconds, clock, now)
-        self._seconds = seconds
-        self._clock = clock
+    def __init__(self, lock: "LeaseLock") -> None:
+        self._lock = lock
         self.leading = asyncio.Event()
         """Set once this operator holds the Lease."""
 
@@ -53,15 +41,16 @@ class Leadership:
         """Whether this operator may write now: its last renewal is recent enough."""
         if not self.leading.is_set() or self._lock.renewed is None:
             return False
-        return self._clock() - self._lock.renewed < _MARGIN * self._seconds
+        return self._lock.clock() - self._lock.renewed < _MARGIN * self._lock.seconds
 
     async def run(self) -> None:
         """Wait for the Lease, and renew it. Raises LeaseLostError when it cannot be renewed."""
+        seconds = self._lock.seconds
         config = Config(
             self._lock,
-            lease_duration=self._seconds,
-            renew_deadline=self._seconds * 2 / 3,
-            retry_period=self._seconds / 3,
+            lease_duration=seconds,
+            renew_deadline=seconds * 2 / 3,
+            retry_period=seconds / 3,
             onstarted_leading=self._start,
             onstopped_leading=None,  # type: ignore[arg-type]
         )
@@ -87,14 +76,15 @@ class _Election(LeaderElection):
         return True
 
 
-class _Lock(BaseLock):
-    """The Lease as the election reads and writes it."""
+class LeaseLock(BaseLock):
+    """The Lease as the election reads and writes it. `identity` is unique for each process."""
 
     def __init__(
         self,
         cluster: Cluster,
         namespace: str,
         name: str,
+        *,
         identity: str,
         seconds: int,
         clock: Callable[[], float],
@@ -102,8 +92,8 @@ class _Lock(BaseLock):
     ) -> None:
         super().__init__(name, namespace, identity)
         self._cluster = cluster
-        self._seconds = seconds
-        self._clock = clock
+        self.seconds = seconds
+        self.clock = clock
         self._now = now
         self._live: Json = {}
         self.renewed: float | None = None
@@ -149,7 +139,7 @@ class _Lock(BaseLock):
             return
 
     async def _write(self, request: Any) -> bool:
-        began = self._clock()
+        began = self.clock()
         try:
             await request
         except ApiError:
@@ -162,7 +152,7 @@ class _Lock(BaseLock):
         mine = live.get("holderIdentity") == self.identity
         return {
             "holderIdentity": self.identity,
-            "leaseDurationSeconds": self._seconds,
+            "leaseDurationSeconds": self.seconds,
             "acquireTime": live.get("acquireTime", now) if mine else now,
             "renewTime": now,
             "leaseTransitions": (live.get("leaseTransitions") or 0) + (0 if mine or not live else 1),

@@ -58,6 +58,17 @@ class Snapshot:
     children: Mapping[ChildKey, Body]
 
 
+@dataclass(frozen=True, slots=True)
+class Event:
+    """A Kubernetes Event on a PDDeployment."""
+
+    reason: str
+    """One word in CamelCase."""
+    note: str
+    """One sentence."""
+    warning: bool = False
+
+
 PDDEPLOYMENT: Final = Kind(API_VERSION, KIND, PLURAL)
 POD: Final = Kind("v1", "Pod", "pods")
 REPLICA_SET: Final = Kind("apps/v1", "ReplicaSet", "replicasets")

@@ -1,32 +1,15 @@
 """All children of a PDDeployment as manifests."""
 
-from dataclasses import dataclass
-
 from pdx_api.spec.types import PDDeployment, Spec
 from pdx_operator.render.disruption import disruption_budgets
 from pdx_operator.render.engines import engine_manifests
-from pdx_operator.render.gateway import GatewayImage, gateway_deployment, gateway_service
+from pdx_operator.render.gateway import gateway_deployment, gateway_service
 from pdx_operator.render.http_route import http_routes
+from pdx_operator.render.installation import Installation
 from pdx_operator.render.network_policies import network_policies
 from pdx_operator.render.objects import Manifest, Owner, owner_of
-from pdx_operator.render.rbac import RoleKind, gateway_rbac
+from pdx_operator.render.rbac import gateway_rbac
 from pdx_operator.render.side_services import service_manifests
-
-
-@dataclass(frozen=True, slots=True)
-class Installation:
-    """What the operator's installation adds to every PDDeployment."""
-
-    gateway_image: str
-    """Image of gateways whose spec names none."""
-    gateway_pull_secrets: tuple[str, ...] = ()
-    """Pull secrets of that image, which must exist in the namespace of each PDDeployment."""
-    gateway_pull_policy: str = ""
-    """When that image is pulled. Empty: Kubernetes' default."""
-    operator_namespace: str = ""
-    """Gateways accept requests to their admin port from the operator's pods in this namespace; empty: from none."""
-    gateway_role: RoleKind | None = None
-    """The kind of the chart's role for gateways; None: there is no chart."""
 
 
 def children(
@@ -51,13 +34,10 @@ def children(
 
 
 def _gateway(spec: Spec, owner: Owner, installation: Installation) -> tuple[Manifest, ...]:
-    image = GatewayImage(
-        installation.gateway_image, installation.gateway_pull_secrets, installation.gateway_pull_policy
-    )
     return (
         *gateway_rbac(owner, installation.gateway_role),
         gateway_service(spec, owner),
-        gateway_deployment(spec, owner, image),
+        gateway_deployment(spec, owner, installation),
         *http_routes(spec, owner),
     )
 

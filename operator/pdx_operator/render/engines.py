@@ -108,7 +108,7 @@ def engine_deployment(spec: Spec, owner: Owner, role: Role, pool: Pool, revision
         "kind": "Deployment",
         "metadata": metadata(owner, engines_name(owner.name, role, revision), labels, _annotations(spec)),
         "spec": {
-            "replicas": 1 if pool.replicas is None else pool.replicas,
+            "replicas": pool.initial_replicas,
             "strategy": _strategy(spec.rollout),
             "minReadySeconds": WARM_SECONDS,
             "progressDeadlineSeconds": _startup_seconds(spec) + _PULL_SECONDS,
@@ -117,7 +117,7 @@ def engine_deployment(spec: Spec, owner: Owner, role: Role, pool: Pool, revision
             "template": pod_template(spec, role, pool, labels),
         },
     }
-    return record_template(manifest, spec, role)
+    return with_template(manifest, engine_inputs(spec, role))
 
 
 def pod_template(spec: Spec, role: Role, pool: Pool, labels: Mapping[str, str]) -> Manifest:
@@ -154,11 +154,6 @@ def pod_template(spec: Spec, role: Role, pool: Pool, labels: Mapping[str, str]) 
             where = f"spec.{field}.podTemplate"
             template = overlaid(template, overlay.overlay(), container=ENGINE_CONTAINER, where=where)
     return template
-
-
-def record_template(deployment: Manifest, spec: Spec, role: Role) -> Manifest:
-    """Record the pod template and the hash of its inputs in annotations (`plan.pinned_template` reads them)."""
-    return with_template(deployment, engine_inputs(spec, role))
 
 
 def _labels(owner: Owner, role: Role, revision: str) -> dict[str, str]:

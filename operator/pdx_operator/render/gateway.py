@@ -22,6 +22,7 @@ from pdx_api.names import (
 from pdx_api.render.engines import stated
 from pdx_api.render.gateway_flags import gateway_flags
 from pdx_api.spec.types import Spec
+from pdx_operator.render.installation import Installation
 from pdx_operator.render.objects import (
     PRE_STOP_SECONDS,
     Manifest,
@@ -53,17 +54,7 @@ _NOT_IN_PODS: Final = ("replicas", "enabled", "service", "disruption", "http_rou
 _ANY: Final = "0.0.0.0"  # noqa: S104
 
 
-@dataclass(frozen=True, slots=True)
-class GatewayImage:
-    """The image of gateways whose spec names none."""
-
-    name: str
-    pull_secrets: tuple[str, ...] = ()
-    pull_policy: str = ""
-    """Empty: Kubernetes' default for the image's tag."""
-
-
-def gateway_deployment(spec: Spec, owner: Owner, image: GatewayImage) -> Manifest:
+def gateway_deployment(spec: Spec, owner: Owner, installation: Installation) -> Manifest:
     """The Deployment, with a record of what its pods depend on in the spec.
 
     Raises OverlayError for a wrong `podTemplate`.
@@ -81,7 +72,7 @@ def gateway_deployment(spec: Spec, owner: Owner, image: GatewayImage) -> Manifes
             "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}},
             "revisionHistoryLimit": 1,
             "selector": {"matchLabels": labels},
-            "template": _pod_template(spec, owner, image),
+            "template": _pod_template(spec, owner, installation),
         },
     }
 
@@ -128,16 +119,16 @@ def _service_port(spec: Spec) -> Manifest:
     return {"name": "https", "port": service_port(spec), "targetPort": PORT_HTTP, "appProtocol": "https"}
 
 
-def _pod_template(spec: Spec, owner: Owner, image: GatewayImage) -> Manifest:
+def _pod_template(spec: Spec, owner: Owner, installation: Installation) -> Manifest:
     gateway, labels = spec.gateway, gateway_labels(owner)
-    secrets = [] if gateway.image else [{"name": name} for name in image.pull_secrets]
+    secrets = [] if gateway.image else [{"name": name} for name in installation.gateway_pull_secrets]
     template = {
         "metadata": {"labels": app_labels(labels)},
         "spec": {
             "serviceAccountName": gateway_name(owner.name),
             "automountServiceAccountToken": True,
             "enableServiceLinks": False,
-            "containers": [_container(spec, owner, image)],
+            "containers": [_container(spec, owner, installation)],
             "volumes": [{"name": "tmp", "emptyDir": {}}, *(files.volume() for files in _files(spec))],
             "securityContext": {
                 "runAsNonRoot": True,
@@ -157,11 +148,11 @@ def _pod_template(spec: Spec, owner: Owner, image: GatewayImage) -> Manifest:
     return overlaid(template, overlay, container=GATEWAY_CONTAINER, where="spec.gateway.podTemplate")
 
 
-def _container(spec: Spec, owner: Owner, image: GatewayImage) -> Manifest:
-    policy = "" if spec.gateway.image else image.pull_policy
+def _container(spec: Spec, owner: Owner, installation: Installation) -> Manifest:
+    policy = "" if spec.gateway.image else installation.gateway_pull_policy
     return {
         "name": GATEWAY_CONTAINER,
-        "image": spec.gateway.image or image.name,
+        "image": spec.gateway.image or installation.gateway_image,
         **({"imagePullPolicy": policy} if policy else {}),
         "args": [
             f"--deployment={owner.name}",

@@ -1,6 +1,6 @@
 """The volumes of an engine's pod: model, connector code, caches; and the environment that names their paths."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from typing import Final
 
 from pdx_api.names import ANNOTATION_FILE, CODE_MOUNT, FILES_MOUNT, MODEL_MOUNT, STORAGE_MOUNT
@@ -16,8 +16,6 @@ CACHE: Final = f"{HOME}/.cache"
 """An emptyDir of its own: where a cache is mounted below it, the runtime would create this folder for root alone."""
 HUB_CACHE: Final = f"{CACHE}/huggingface"
 
-_HOME, _CACHE, _TMP, _SHM, _HUB = "home", "home-cache", "tmp", "shm", "hub-cache"
-_MODEL, _KV, _CODE, _FILES = "model", "kv", "connector", "files"
 
 _PATHS: Final = {
     "HOME": HOME,
@@ -50,52 +48,41 @@ def engine_volumes(
 
     `files` are the names of files whose contents are annotations of the pod.
     """
-    cache = model.cache.persistent_volume_claim if model.cache else None
-    volumes: list[Manifest] = [
-        {"name": _HOME, "emptyDir": {}},
-        {"name": _CACHE, "emptyDir": {}},
-        {"name": _TMP, "emptyDir": {}},
-        # Its contents count as memory of the container, so the memory limit bounds it.
-        {"name": _SHM, "emptyDir": {"medium": "Memory"}},
-    ]
-    if cache is not None:
-        volumes.append({"name": _HUB, "persistentVolumeClaim": {"claimName": cache.claim_name}})
-    source = model.source.persistent_volume_claim if model.source else None
-    if source is not None:
-        claim = {"claimName": source.claim_name, "readOnly": True}
-        volumes.append({"name": _MODEL, "persistentVolumeClaim": claim})
-    if storage is not None:
-        claim_name = storage.persistent_volume_claim.claim_name
-        volumes.append({"name": _KV, "persistentVolumeClaim": {"claimName": claim_name}})
-    if code is not None:
-        volumes.append({"name": _CODE, "configMap": {"name": code}})
-    if files:
-        items = [
-            {"path": name, "fieldRef": {"fieldPath": f"metadata.annotations['{ANNOTATION_FILE}{name}']"}}
-            for name in files
-        ]
-        volumes.append({"name": _FILES, "downwardAPI": {"items": items}})
-    return volumes
+    return [volume for volume, _ in _mounted(model, storage, code, files)]
 
 
 def engine_mounts(
     model: Model, storage: KVStorage | None = None, code: str | None = None, files: Collection[str] = ()
 ) -> list[Manifest]:
     """The mounts of the volumes of `engine_volumes`."""
-    mounts: list[Manifest] = [
-        {"name": _HOME, "mountPath": HOME},
-        {"name": _CACHE, "mountPath": CACHE},
-        {"name": _TMP, "mountPath": "/tmp"},  # noqa: S108
-        {"name": _SHM, "mountPath": "/dev/shm"},  # noqa: S108
-    ]
+    return [{"name": volume["name"], **mount} for volume, mount in _mounted(model, storage, code, files)]
+
+
+def _mounted(
+    model: Model, storage: KVStorage | None, code: str | None, files: Collection[str]
+) -> Iterator[tuple[Manifest, Manifest]]:
+    """Each volume, and where it is mounted."""
+    yield {"name": "home", "emptyDir": {}}, {"mountPath": HOME}
+    yield {"name": "home-cache", "emptyDir": {}}, {"mountPath": CACHE}
+    yield {"name": "tmp", "emptyDir": {}}, {"mountPath": "/tmp"}  # noqa: S108
+    # Its contents count as memory of the container, so the memory limit bounds it.
+    yield {"name": "shm", "emptyDir": {"medium": "Memory"}}, {"mountPath": "/dev/shm"}  # noqa: S108
     if model.cache is not None:
-        mounts.append({"name": _HUB, "mountPath": HUB_CACHE})
+        yield _claim("hub-cache", model.cache.persistent_volume_claim.claim_name), {"mountPath": HUB_CACHE}
     if model.source is not None and model.source.persistent_volume_claim is not None:
-        mounts.append({"name": _MODEL, "mountPath": MODEL_MOUNT, "readOnly": True})
+        volume = _claim("model", model.source.persistent_volume_claim.claim_name, readOnly=True)
+        yield volume, {"mountPath": MODEL_MOUNT, "readOnly": True}
     if storage is not None:
-        mounts.append({"name": _KV, "mountPath": STORAGE_MOUNT})
+        yield _claim("kv", storage.persistent_volume_claim.claim_name), {"mountPath": STORAGE_MOUNT}
     if code is not None:
-        mounts.append({"name": _CODE, "mountPath": CODE_MOUNT, "readOnly": True})
+        yield {"name": "connector", "configMap": {"name": code}}, {"mountPath": CODE_MOUNT, "readOnly": True}
     if files:
-        mounts.append({"name": _FILES, "mountPath": FILES_MOUNT, "readOnly": True})
-    return mounts
+        items = [
+            {"path": name, "fieldRef": {"fieldPath": f"metadata.annotations['{ANNOTATION_FILE}{name}']"}}
+            for name in files
+        ]
+        yield {"name": "files", "downwardAPI": {"items": items}}, {"mountPath": FILES_MOUNT, "readOnly": True}
+
+
+def _claim(name: str, claim_name: str, **further: bool) -> Manifest:
+    return {"name": name, "persistentVolumeClaim": {"claimName": claim_name, **further}}

@@ -3,7 +3,7 @@
 The status of a settled object never changes, so that nothing is written: repeated transfer probes do not show in it.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final, Literal
@@ -12,6 +12,7 @@ from pdx_api.names import LABEL_DEPLOYMENT, ConditionType, Mode, Role
 from pdx_api.spec.status import Condition, GatewayStatus, RoleStatus, Status, StatusPart
 from pdx_api.spec.types import PDDeployment, Spec
 from pdx_api.verification import Finding, Verdict
+from pdx_operator.kube.resources import Event
 from pdx_operator.observed.workloads import ObservedGateway, ObservedPool
 from pdx_operator.plan.rollout import Phase
 from pdx_operator.render.http_route import gateway_url
@@ -27,15 +28,6 @@ NOTHING_FOUND: Final = "NothingFound"
 
 _Condition = Mapping[str, Any]
 """A condition of a status; empty when the status lacks it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Transition:
-    """A change of a condition that becomes an Event."""
-
-    reason: str
-    message: str
-    warning: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,10 +50,10 @@ def build(facts: Facts, old: Mapping[str, Any], now: datetime) -> dict[str, Any]
         ConditionType.KV_TRANSFER_VERIFIED: _verified(facts, _condition(old, ConditionType.KV_TRANSFER_VERIFIED)),
     }
     conditions = [_dated(kind, outcome, facts.generation, old, now) for kind, outcome in outcomes.items()]
-    if facts.deployment is None or facts.rollout is None:
+    if facts.plan.deployment is None or facts.plan.rollout is None:
         # With an invalid spec the children stay as they are, and so does the rest of the status.
         return {**old, **_dump(Status(observed_generation=facts.generation, conditions=conditions))}
-    status = _status(facts, facts.deployment, facts.rollout.revision, conditions)
+    status = _status(facts, facts.plan.deployment, facts.plan.rollout.revision, conditions)
     return _dump(status.model_copy(update={"operator": old.get("operator")}))
 
 
@@ -76,7 +68,7 @@ def crd_too_old(missing: Sequence[str], old: Mapping[str, Any], generation: int,
     return {**old, "conditions": [*others, degraded]}
 
 
-def transitions(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Transition]:
+def transitions(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Event]:
     """The changes between two statuses that are worth an Event: none while an object stays as it is."""
 
     def both(kind: ConditionType) -> tuple[_Condition, _Condition]:
@@ -90,66 +82,64 @@ def transitions(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Transiti
     ]
 
 
-def _became_wrong(was: _Condition, now: _Condition, status: str) -> Iterator[Transition]:
+def _became_wrong(was: _Condition, now: _Condition, status: str) -> Iterator[Event]:
     """A condition of something wrong that is new, or has a new reason."""
     if now.get("status") == status and (was.get("status"), was.get("reason")) != (status, now.get("reason")):
-        yield Transition(now["reason"], now["message"], warning=True)
+        yield Event(now["reason"], now["message"], warning=True)
 
 
-def _rollout_events(was: _Condition, now: _Condition) -> Iterator[Transition]:
+def _rollout_events(was: _Condition, now: _Condition) -> Iterator[Event]:
     if now.get("reason") == Phase.ROLLING and was.get("reason") != Phase.ROLLING:
-        yield Transition("RolloutStarted", now["message"])
+        yield Event("RolloutStarted", now["message"])
     if now.get("reason") == Phase.COMPLETE and was.get("reason") in (Phase.ROLLING, Phase.RETIRING):
-        yield Transition("RolloutCompleted", now["message"])
+        yield Event("RolloutCompleted", now["message"])
 
 
-def _availability_events(was: _Condition, now: _Condition) -> Iterator[Transition]:
+def _availability_events(was: _Condition, now: _Condition) -> Iterator[Event]:
     if now.get("status") == "True" and was.get("status") != "True":
-        yield Transition("Available", now["message"])
+        yield Event("Available", now["message"])
     if now.get("status") == "False" and was.get("status") == "True":
-        yield Transition("Unavailable", now["message"], warning=True)
+        yield Event("Unavailable", now["message"], warning=True)
 
 
-def _transfer_events(was: _Condition, now: _Condition) -> Iterator[Transition]:
+def _transfer_events(was: _Condition, now: _Condition) -> Iterator[Event]:
     yield from _became_wrong(was, now, "False")
     if now.get("status") == "True" and was.get("status") == "False":
-        yield Transition("KVTransferRestored", now["message"])
+        yield Event("KVTransferRestored", now["message"])
 
 
 def _available(facts: Facts) -> _Outcome:
     """Requests are answered."""
-    if facts.deployment is None:
+    deployment, gateway = facts.plan.deployment, facts.plan.workloads.gateway
+    if deployment is None:
         return _Outcome(None, INVALID, "the spec is invalid; what runs stays as it is")
-    enabled = facts.deployment.spec.gateway.enabled
-    missing = (_missing_gateway(facts.gateway) if enabled else None) or _missing_servers(facts, facts.deployment.spec)
+    spec, name = deployment.spec, deployment.metadata.name
+    missing = (_missing_gateway(gateway) if spec.gateway.enabled else None) or _missing_servers(facts, spec)
     if missing is not None:
         return missing
-    name = facts.deployment.metadata.name
-    if not enabled:
+    if not spec.gateway.enabled:
         text = (
             f"engines are ready; without a gateway, a router of yours uses the pods labelled {LABEL_DEPLOYMENT}={name}"
         )
         return _Outcome(True, SERVING, text)
-    return _Outcome(
-        True, SERVING, f"requests are served at {gateway_url(facts.deployment.spec, name, facts.namespace)}"
-    )
+    return _Outcome(True, SERVING, f"requests are served at {gateway_url(spec, name, facts.namespace)}")
 
 
 def _ready(facts: Facts) -> _Outcome:
     """Requests are answered, and everything is as specified."""
-    if facts.deployment is None:
-        return _Outcome(False, INVALID, facts.invalid)
+    if facts.plan.deployment is None:
+        return _Outcome(False, INVALID, facts.plan.invalid)
     available = _available(facts)
     if not available.holds:
         return available
-    if (missing := _missing_pair(facts, facts.deployment.spec)) is not None:
+    if (missing := _missing_pair(facts, facts.plan.deployment.spec)) is not None:
         return missing
     progressing = _progress_unless_paused(facts)
     if progressing.holds:
         return _Outcome(False, progressing.reason, progressing.message)
-    if facts.deployment.spec.paused:
+    if facts.plan.deployment.spec.paused:
         return _Outcome(None, PAUSED, "spec.paused is true: the operator keeps nothing as specified")
-    pods = "engines and gateway pods" if facts.deployment.spec.gateway.enabled else "engines"
+    pods = "engines and gateway pods" if facts.plan.deployment.spec.gateway.enabled else "engines"
     return _Outcome(True, AS_SPECIFIED, f"all {pods} are ready")
 
 
@@ -161,7 +151,7 @@ def _missing_gateway(gateway: ObservedGateway | None) -> _Outcome | None:
     return _Outcome(False, "GatewayNotReady", "no gateway pod is ready")
 
 
-def _ready_revisions(pools: Sequence[ObservedPool]) -> Mapping[Role, set[str]]:
+def _ready_revisions(pools: Iterable[ObservedPool]) -> Mapping[Role, set[str]]:
     ready: dict[Role, set[str]] = {role: set() for role in Role}
     for pool in pools:
         if min(pool.ready, pool.replicas):
@@ -171,7 +161,7 @@ def _ready_revisions(pools: Sequence[ObservedPool]) -> Mapping[Role, set[str]]:
 
 def _missing_servers(facts: Facts, spec: Spec) -> _Outcome | None:
     """Engines that answer clients."""
-    ready = _ready_revisions(facts.pools)
+    ready = _ready_revisions(facts.plan.workloads.pools.values())
     if ready[Role.DECODE] | ready[Role.AGGREGATED]:
         return None
     server = Role.DECODE if spec.mode is Mode.DISAGGREGATED else Role.AGGREGATED
@@ -182,7 +172,8 @@ def _missing_servers(facts: Facts, spec: Spec) -> _Outcome | None:
 
 
 def _missing_pair(facts: Facts, spec: Spec) -> _Outcome | None:
-    ready, splits = _ready_revisions(facts.pools), _engines(facts, spec).get(Role.PREFILL, 0) > 0
+    ready = _ready_revisions(facts.plan.workloads.pools.values())
+    splits = _engines(facts, spec).get(Role.PREFILL, 0) > 0
     if not splits or ready[Role.AGGREGATED] or ready[Role.PREFILL] & ready[Role.DECODE]:
         return None
     if not ready[Role.PREFILL]:
@@ -201,33 +192,30 @@ def _progressing(facts: Facts, old: _Condition) -> _Outcome:
 
 
 def _progress(facts: Facts) -> _Outcome:
-    if facts.deployment is None or facts.rollout is None:
+    if facts.plan.deployment is None or facts.plan.rollout is None:
         return _Outcome(False, INVALID, "nothing is changed until the spec is valid")
-    if facts.deployment.spec.paused:
+    if facts.plan.deployment.spec.paused:
         return _Outcome(None, PAUSED, "spec.paused is true: the operator changes nothing")
     return _progress_unless_paused(facts)
 
 
 def _progress_unless_paused(facts: Facts) -> _Outcome:
-    assert facts.deployment is not None, "only of a valid spec"
-    assert facts.rollout is not None, "only of a valid spec"
-    gateway = facts.gateway
-    if not facts.rollout.done:
-        return _Outcome(True, facts.rollout.phase, facts.rollout.message)
-    if facts.gateway_waits:
-        text = f"{facts.rollout.message}; the gateway's upgrade waits for those of other PDDeployments"
+    plan, gateway = facts.plan, facts.plan.workloads.gateway
+    assert plan.rollout is not None, "only of a valid spec"
+    if not plan.rollout.done:
+        return _Outcome(True, plan.rollout.phase, plan.rollout.message)
+    if plan.gateway_waits:
+        text = f"{plan.rollout.message}; the gateway's upgrade waits for those of other PDDeployments"
         return _Outcome(True, "GatewayUpgradeWaiting", text)
-    if not facts.deployment.spec.gateway.enabled:
-        return _Outcome(False, facts.rollout.phase, facts.rollout.message)
-    if gateway is None or not gateway.settled or gateway.ready < gateway.replicas:
+    if not plan.has_no_gateway and not plan.gateway_is_complete:
         count = f"{gateway.ready} of {gateway.replicas}" if gateway else "none"
-        return _Outcome(True, "GatewayStarting", f"{facts.rollout.message}; {count} gateway pods are ready")
-    return _Outcome(False, facts.rollout.phase, facts.rollout.message)
+        return _Outcome(True, "GatewayStarting", f"{plan.rollout.message}; {count} gateway pods are ready")
+    return _Outcome(False, plan.rollout.phase, plan.rollout.message)
 
 
 def _degraded(facts: Facts, old: _Condition) -> _Outcome:
-    if facts.deployment is None:
-        return _Outcome(True, INVALID, facts.invalid)
+    if facts.plan.deployment is None:
+        return _Outcome(True, INVALID, facts.plan.invalid)
     failing = next((problem for problem in facts.problems if problem.failing), None)
     if failing is not None:
         return _Outcome(True, failing.reason, failing.message)
@@ -240,9 +228,9 @@ def _degraded(facts: Facts, old: _Condition) -> _Outcome:
 
 
 def _verified(facts: Facts, old: _Condition) -> _Outcome:
-    if facts.deployment is None:
+    if facts.plan.deployment is None:
         return _unchanged(old) if old else _Outcome(None, INVALID, "the spec is invalid")
-    spec, finding = facts.deployment.spec, facts.transfer.finding
+    spec, finding = facts.plan.deployment.spec, facts.transfer.finding
     if spec.mode is Mode.AGGREGATED:
         return _Outcome(None, "Aggregated", "aggregated engines do both prefill and decode: no KV is transferred")
     if not spec.gateway.enabled:
@@ -281,7 +269,7 @@ def _found(finding: Finding, seconds: int) -> _Outcome:
 
 
 def _status(facts: Facts, deployment: PDDeployment, revision: str, conditions: list[Condition]) -> Status:
-    spec = deployment.spec
+    spec, pools = deployment.spec, facts.plan.workloads.pools.values()
     split = spec.mode is Mode.DISAGGREGATED
     return Status(
         observed_generation=facts.generation,
@@ -291,19 +279,18 @@ def _status(facts: Facts, deployment: PDDeployment, revision: str, conditions: l
         order=spec.order if split else None,
         image=spec.engine.image,
         revision=revision,
-        roles=[_role_status(role, desired, facts.pools, revision) for role, desired in _engines(facts, spec).items()],
-        gateway=_gateway_status(facts.gateway, spec) if spec.gateway.enabled else None,
+        roles=[_role_status(role, desired, pools, revision) for role, desired in _engines(facts, spec).items()],
+        gateway=_gateway_status(facts.plan.workloads.gateway, spec) if spec.gateway.enabled else None,
         conditions=conditions,
     )
 
 
 def _engines(facts: Facts, spec: Spec) -> dict[Role, int]:
     """The desired number of engines of each role."""
-    counts = {role: 1 if pool.replicas is None else pool.replicas for role, pool in spec.pools().items()}
-    return {role: facts.engines.get(role, count) for role, count in counts.items()}
+    return {role: facts.plan.engines.get(role, pool.initial_replicas) for role, pool in spec.pools().items()}
 
 
-def _role_status(role: Role, desired: int, pools: Sequence[ObservedPool], revision: str) -> RoleStatus:
+def _role_status(role: Role, desired: int, pools: Iterable[ObservedPool], revision: str) -> RoleStatus:
     own = [pool for pool in pools if pool.role is role]
     return RoleStatus(
         role=role,

@@ -1,17 +1,14 @@
 """The facts that a PDDeployment's status is built from, collected from one reconcile."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from pdx_api.names import Role
-from pdx_api.spec.types import PDDeployment
 from pdx_operator.kube.resources import Snapshot
 from pdx_operator.observed.transfer_report import TransferReport
-from pdx_operator.observed.workloads import ObservedGateway, ObservedPool, PodInspection
+from pdx_operator.observed.workloads import PodInspection
 from pdx_operator.plan.operations import Problem, RevertedChange
 from pdx_operator.plan.reconcile_plan import Plan
-from pdx_operator.plan.rollout import RolloutPlan
 from pdx_operator.status.diagnosis import Diagnosis
 from pdx_operator.status.problems import problems_of
 
@@ -22,20 +19,11 @@ class Facts:
 
     generation: int
     namespace: str
-    deployment: PDDeployment | None
-    """None when the spec is invalid."""
-    invalid: str = ""
-    """Then a sentence that explains why."""
-    rollout: RolloutPlan | None = None
-    pools: Sequence[ObservedPool] = ()
-    gateway: ObservedGateway | None = None
+    plan: Plan
+    """The plan in force, with the children that it was made from."""
     problems: Sequence[Diagnosis] = ()
     """The most important problem first."""
     transfer: TransferReport = field(default_factory=TransferReport)
-    engines: Mapping[Role, int] = field(default_factory=dict)
-    """The desired number of engines of each role."""
-    gateway_waits: bool = False
-    """Its gateway is replaced after those of other objects."""
     inspected: bool = True
     """Whether pods were inspected. If not, the last diagnosis stays."""
 
@@ -55,14 +43,8 @@ def facts_of(
     return Facts(
         generation=metadata["generation"],
         namespace=metadata["namespace"],
-        deployment=plan.deployment,
-        invalid=plan.invalid,
-        rollout=plan.rollout,
-        pools=tuple(plan.workloads.pools.values()),
-        gateway=plan.workloads.gateway,
+        plan=plan,
         problems=problems_of(plan, inspection, now, rejected=rejected, reverted=reverted),
         transfer=transfer,
-        engines=plan.engines,
-        gateway_waits=plan.gateway_waits,
         inspected=inspection.done,
     )

@@ -27,18 +27,14 @@ class _Collector:
         yield from _endpoint_families(report, self._engines)
         yield from _prefill_families(report.get("prefill", {}))
         yield _itl_family(report.get("decode", {}))
-        build = GaugeMetricFamily("pdx_build_info", "1, with the version of the gateway.", labels=["version"])
-        build.add_metric([pdx_version()], 1)
-        yield build
-        share = GaugeMetricFamily(
+        yield _gauge("pdx_build_info", "1, with the version of the gateway.", "version", {pdx_version(): 1})
+        arrivals = report.get("arrivals", {}).get("decode", {})
+        yield _gauge(
             "pdx_remote_prompt_tokens_ratio",
             "Share of a D's prompt tokens of the last 30 s whose KV it loaded from other engines.",
-            labels=["endpoint"],
+            "endpoint",
+            {name: each["outside"] / each["promptTokens"] for name, each in arrivals.items() if each["promptTokens"]},
         )
-        for name, tokens in report.get("arrivals", {}).get("decode", {}).items():
-            if tokens["promptTokens"]:
-                share.add_metric([name], tokens["outside"] / tokens["promptTokens"])
-        yield share
         if "verification" in report:
             yield from _probe_families(report["verification"])
 
@@ -81,10 +77,7 @@ def _request_families(report: Mapping[str, Any]) -> Iterable[Metric]:
         "result",
         report.get("spans", {}),
     )
-    phases = HistogramMetricFamily("pdx_phase_seconds", "Duration of each phase of a request.", labels=["phase"])
-    for phase, histogram in report["phases"].items():
-        phases.add_metric([phase], _cumulative(histogram["counts"]), histogram["total"])
-    yield phases
+    yield _histogram("pdx_phase_seconds", "Duration of each phase of a request.", report["phases"])
 
 
 def _selection_families(report: Mapping[str, Any]) -> Iterable[Metric]:
@@ -117,21 +110,23 @@ def _endpoint_families(report: Mapping[str, Any], engines: Sequence[Endpoint]) -
     limits = GaugeMetricFamily(
         "pdx_leg_limit", "Most legs in flight by endpoint, while it may be selected.", labels=["endpoint", "role"]
     )
-    pinned = GaugeMetricFamily(
-        "pdx_prefill_kv_pinned", "Finished prefills whose KV no D has read yet.", labels=["endpoint"]
-    )
-    leaked = GaugeMetricFamily(
-        "pdx_decode_kv_leaked", "Hand-offs whose KV blocks D keeps until its time-out or restart.", labels=["endpoint"]
-    )
     leg_limits = report.get("legLimits", {})
     for engine in engines:
         legs.add_metric([engine.name, engine.role], report["legs"].get(engine.name, 0))
         if engine.name in leg_limits:
             limits.add_metric([engine.name, engine.role], leg_limits[engine.name])
-        if engine.role is Role.PREFILL:
-            pinned.add_metric([engine.name], report["held"].get(engine.name, 0))
-        if engine.role is Role.DECODE:
-            leaked.add_metric([engine.name], engine.lost)
+    pinned = _gauge(
+        "pdx_prefill_kv_pinned",
+        "Finished prefills whose KV no D has read yet.",
+        "endpoint",
+        {engine.name: report["held"].get(engine.name, 0) for engine in engines if engine.role is Role.PREFILL},
+    )
+    leaked = _gauge(
+        "pdx_decode_kv_leaked",
+        "Hand-offs whose KV blocks D keeps until its time-out or restart.",
+        "endpoint",
+        {engine.name: engine.lost for engine in engines if engine.role is Role.DECODE},
+    )
     states = GaugeMetricFamily("pdx_endpoints", "Endpoints by role and state.", labels=["role", "state"])
     for role in sorted({engine.role for engine in engines}):
         for state in State:
@@ -147,46 +142,35 @@ def _prefill_families(report: Mapping[str, Any]) -> Iterable[Metric]:
         "source",
         report.get("tokens", {}),
     )
-    backlog = GaugeMetricFamily(
-        "pdx_prefill_backlog_tokens", "Tokens that an engine has to prefill, by an estimate.", labels=["endpoint"]
+    yield _gauge(
+        "pdx_prefill_backlog_tokens",
+        "Tokens that an engine has to prefill, by an estimate.",
+        "endpoint",
+        {name: tokens / report["counted"][name] for name, tokens in report.get("backlog", {}).items()},
     )
-    for name, tokens in report.get("backlog", {}).items():
-        backlog.add_metric([name], tokens / report["counted"][name])
-    yield backlog
-    rates = GaugeMetricFamily(
-        "pdx_prefill_rate_tokens_per_second", "Tokens that an engine prefills in a second.", labels=["endpoint"]
+    yield _gauge(
+        "pdx_prefill_rate_tokens_per_second",
+        "Tokens that an engine prefills in a second.",
+        "endpoint",
+        {name: rate / report["rated"][name] for name, rate in report.get("rates", {}).items()},
     )
-    for name, rate in report.get("rates", {}).items():
-        rates.add_metric([name], rate / report["rated"][name])
-    yield rates
 
 
 def _itl_family(report: Mapping[str, Any]) -> Metric:
     """What the streams of engines have shown, from `DecodeBalancer.report`."""
-    family = GaugeMetricFamily(
-        "pdx_decode_itl_seconds", "Inter-token latency of an engine at its present batch, learned.", labels=["endpoint"]
+    return _gauge(
+        "pdx_decode_itl_seconds",
+        "Inter-token latency of an engine at its present batch, learned.",
+        "endpoint",
+        {name: seconds / report["measured"][name] for name, seconds in report.get("itl", {}).items()},
     )
-    for name, seconds in report.get("itl", {}).items():
-        family.add_metric([name], seconds / report["measured"][name])
-    return family
 
 
 def _probe_families(report: Mapping[str, Any]) -> Iterable[Metric]:
     """Transfer probes, from `TransferProber.report`."""
-    results = CounterMetricFamily("pdx_transfer_probes", "Transfer probes, by result.", labels=["result"])
-    for result, count in report["results"].items():
-        results.add_metric([result], count)
-    yield results
-    seconds = HistogramMetricFamily(
-        "pdx_transfer_probe_seconds", "Duration of each phase of a transfer probe.", labels=["phase"]
-    )
-    for phase, histogram in report["phases"].items():
-        seconds.add_metric([phase], _cumulative(histogram["counts"]), histogram["total"])
-    yield seconds
-    pairs = GaugeMetricFamily("pdx_transfer_probe_pairs", "Pairs of engines, by verdict.", labels=["verdict"])
-    for verdict, count in report["pairs"].items():
-        pairs.add_metric([verdict], count)
-    yield pairs
+    yield _counter("pdx_transfer_probes", "Transfer probes, by result.", "result", report["results"])
+    yield _histogram("pdx_transfer_probe_seconds", "Duration of each phase of a transfer probe.", report["phases"])
+    yield _gauge("pdx_transfer_probe_pairs", "Pairs of engines, by verdict.", "verdict", report["pairs"])
     if report["lastSuccess"] is not None:
         yield GaugeMetricFamily(
             "pdx_transfer_probe_last_success_timestamp_seconds",
@@ -206,6 +190,20 @@ def _counter(name: str, text: str, label: str, values: Mapping[str, int]) -> Cou
     family = CounterMetricFamily(name, text, labels=[label])
     for value, count in values.items():
         family.add_metric([value], count)
+    return family
+
+
+def _gauge(name: str, text: str, label: str, values: Mapping[str, float]) -> GaugeMetricFamily:
+    family = GaugeMetricFamily(name, text, labels=[label])
+    for value, number in values.items():
+        family.add_metric([value], number)
+    return family
+
+
+def _histogram(name: str, text: str, phases: Mapping[str, Mapping[str, Any]]) -> HistogramMetricFamily:
+    family = HistogramMetricFamily(name, text, labels=["phase"])
+    for phase, histogram in phases.items():
+        family.add_metric([phase], _cumulative(histogram["counts"]), histogram["total"])
     return family
 
 

@@ -152,7 +152,7 @@ class Relay(Protocol):
 
     @property
     def paused(self) -> bool:
-        """Whether the client is slower than the engine."""
+        """Whether the client is slower than the engine, so that its progress shows nothing about the engine."""
 
 
 @dataclass(slots=True)
@@ -168,8 +168,8 @@ class Histogram:
         self.total += seconds
 
 
-def _choices() -> dict[str, dict[str, int]]:
-    return {role: dict.fromkeys((each.value for each in Policy), 0) for role in ("prefill", "decode")}
+def _by_role(labels: type[StrEnum]) -> dict[str, dict[str, int]]:
+    return {role: dict.fromkeys((each.value for each in labels), 0) for role in ("prefill", "decode")}
 
 
 @dataclass(slots=True)
@@ -183,13 +183,9 @@ class Counters:
     sheds: dict[str, int] = field(default_factory=lambda: dict.fromkeys(ShedReason, 0))
     """Requests that were shed, by reason."""
     not_split: dict[str, int] = field(default_factory=lambda: dict.fromkeys(NotSplitReason, 0))
-    affinity: dict[str, dict[str, int]] = field(
-        default_factory=lambda: {
-            role: dict.fromkeys((each.value for each in Affinity), 0) for role in ("prefill", "decode")
-        }
-    )
+    affinity: dict[str, dict[str, int]] = field(default_factory=lambda: _by_role(Affinity))
     """By role. An aggregated engine counts as decode."""
-    choices: dict[str, dict[str, int]] = field(default_factory=_choices)
+    choices: dict[str, dict[str, int]] = field(default_factory=lambda: _by_role(Policy))
     """Selected engines, by role and by the policy that decided."""
     local_prefills: dict[str, int] = field(
         default_factory=lambda: dict.fromkeys((each.value for each in LocalPrefillReason), 0)

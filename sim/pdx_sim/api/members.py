@@ -5,10 +5,7 @@ vLLM's models are lax, as pydantic's are by default: `"stream": "false"`, "no", 
 `ChatCompletionRequest`, generate/base/protocol.py `StreamOptions`.
 """
 
-from collections.abc import Mapping
-from typing import Any
-
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 
 
 class StreamOptions(BaseModel):
@@ -68,22 +65,3 @@ class ChatMembers(Members):
     def with_logprobs(self) -> bool:
         """Whether the answer contains logprobs."""
         return bool(self.logprobs)
-
-
-class MemberError(Exception):
-    """A member has the wrong type; `name` is its name, `kind` pydantic's type of the error."""
-
-    def __init__(self, name: str, kind: str, message: str) -> None:
-        super().__init__(message)
-        self.name = name
-        self.kind = kind
-
-
-def read_members(body: Mapping[str, Any], chat: bool) -> CompletionMembers | ChatMembers:
-    """Raises MemberError for the first member that has the wrong type."""
-    model = ChatMembers if chat else CompletionMembers
-    try:
-        return model.model_validate(body)
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        raise MemberError(str(first["loc"][0]), first["type"], first["msg"]) from error

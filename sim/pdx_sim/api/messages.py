@@ -8,10 +8,10 @@ import uuid
 from collections.abc import Mapping
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, Field
 
 from pdx_sim.api.answers import Choice, Usage, Writer, named_event
-from pdx_sim.api.request import APIError, Call, check_model, granted_tokens, invalid, leg_of
+from pdx_sim.api.request import APIError, Call, check_model, granted_tokens, invalid, leg_of, params_of, validated
 from pdx_sim.core.sequence import Finish
 from pdx_sim.core.tokens import Tokens, chat_tokens
 from pdx_sim.settings import SimSettings
@@ -85,9 +85,8 @@ class _Request(_Counted):
 
 def read_message(body: Mapping[str, Any], path: str, header_id: str | None, settings: SimSettings) -> Call:
     """Validate a body, in the order in which vLLM does. Raises APIError."""
-    request = _validate(_Request, body)
-    params = body.get("kv_transfer_params")
-    prefills = isinstance(params, dict) and bool(params.get("do_remote_decode"))
+    request = validated(_Request, body)
+    prefills = bool(params_of(body).get("do_remote_decode"))
     budget = request.thinking.budget_tokens if isinstance(request.thinking, _Enabled) else 0
     if budget >= request.max_tokens and not prefills:
         raise invalid("value_error", "thinking", "thinking.budget_tokens must be less than max_tokens")
@@ -99,22 +98,15 @@ def read_message(body: Mapping[str, Any], path: str, header_id: str | None, sett
         prompts=(prompt,),
         max_tokens=granted_tokens(request.max_tokens, True, len(prompt), settings.max_model_len),
         stream=bool(request.stream),
-        include_usage=True,
-        n=1,
-        echo=False,
-        logprobs=False,
-        ignore_eos=False,
-        min_tokens=0,
-        return_token_ids=False,
         leg=leg_of(body),
-        params=params if isinstance(params, dict) else {},
+        params=params_of(body),
         forced_tool=_forced_tool(request),
     )
 
 
 def count_tokens(body: Mapping[str, Any], settings: SimSettings) -> dict[str, Any]:
     """The answer of /v1/messages/count_tokens. Raises APIError."""
-    request = _validate(_Counted, body)
+    request = validated(_Counted, body)
     check_model(body, settings)
     tokens = len(_prompt(request))
     return {"input_tokens": tokens, "context_management": {"original_input_tokens": tokens}}
@@ -125,14 +117,6 @@ def anthropic_error(error: APIError) -> dict[str, Any]:
     if error.kind == "Bad Request":
         return error.as_json()
     return {"type": "error", "error": {"type": error.kind, "message": str(error)}}
-
-
-def _validate(model: type[Any], body: Mapping[str, Any]) -> Any:
-    try:
-        return model.model_validate(body)
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        raise invalid(first["type"], ".".join(map(str, first["loc"])), first["msg"]) from error
 
 
 def _forced_tool(request: _Request) -> str:

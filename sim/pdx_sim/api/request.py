@@ -3,15 +3,18 @@
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import orjson
+from pydantic import BaseModel, ValidationError
 
-from pdx_sim.api.members import ChatMembers, CompletionMembers, MemberError, read_members
+from pdx_sim.api.members import ChatMembers, CompletionMembers
 from pdx_sim.api.paths import CHAT, COMPLETIONS, MESSAGES, RESPONSES
 from pdx_sim.core.sequence import KVParams, Leg
 from pdx_sim.core.tokens import MAX_TOKEN, Tokens, chat_tokens, tokenize
 from pdx_sim.settings import SimSettings
+
+Model = TypeVar("Model", bound=BaseModel)
 
 _DEFAULT_TOKENS = 16
 """vLLM's max_tokens for completions."""
@@ -44,15 +47,15 @@ class Call:
     prompts: tuple[Tokens, ...]
     max_tokens: int
     stream: bool
-    include_usage: bool
-    n: int
-    echo: bool
-    logprobs: bool
-    ignore_eos: bool
-    min_tokens: int
-    return_token_ids: bool
     leg: Leg
     params: KVParams
+    include_usage: bool = True
+    n: int = 1
+    echo: bool = False
+    logprobs: bool = False
+    ignore_eos: bool = False
+    min_tokens: int = 0
+    return_token_ids: bool = False
     repeated: Mapping[str, Any] = field(default_factory=dict)
     """The body, where the answer repeats members of it."""
     forced_tool: str = ""
@@ -100,12 +103,16 @@ def decode_body(raw: bytes, content_type: str) -> dict[str, Any]:
 
 def leg_of(body: Mapping[str, Any]) -> Leg:
     """The leg that a request is, by its kv_transfer_params."""
-    params = body.get("kv_transfer_params")
-    if not isinstance(params, dict):
-        return Leg.PLAIN
+    params = params_of(body)
     if params.get("do_remote_prefill"):
         return Leg.DECODE
     return Leg.PREFILL if params.get("do_remote_decode") else Leg.PLAIN
+
+
+def params_of(body: Mapping[str, Any]) -> KVParams:
+    """The kv_transfer_params of a body; empty if they are no object."""
+    params = body.get("kv_transfer_params")
+    return params if isinstance(params, dict) else {}
 
 
 def check_model(body: Mapping[str, Any], settings: SimSettings) -> None:
@@ -126,7 +133,8 @@ def read_completion(body: Mapping[str, Any], path: str, header_id: str | None, s
     if body.get("stream_options") and not body.get("stream"):
         message = "Stream options can only be defined when `stream=True`. (parameter=stream_options)"
         raise APIError(400, message, param="stream_options")
-    members = _members(body, chat)
+    members: CompletionMembers | ChatMembers
+    members = validated(ChatMembers, body) if chat else validated(CompletionMembers, body)
     prompts = (_chat_prompt(body),) if chat else _prompts(body["prompt"])
     max_tokens = granted_tokens(members.answer_tokens, chat, max(map(len, prompts)), settings.max_model_len)
     if members.min_tokens > max_tokens:
@@ -135,7 +143,6 @@ def read_completion(body: Mapping[str, Any], path: str, header_id: str | None, s
     n = 1 if members.n is None else members.n
     if n < 1:
         raise APIError(400, f"n must be at least 1, got {n}. (parameter=n, value={n})", param="n")
-    params = body.get("kv_transfer_params")
     return Call(
         path=path,
         request_id=header_id or str(body.get("request_id") or uuid.uuid4().hex),
@@ -150,7 +157,7 @@ def read_completion(body: Mapping[str, Any], path: str, header_id: str | None, s
         min_tokens=members.min_tokens,
         return_token_ids=bool(members.return_token_ids),
         leg=leg_of(body),
-        params=params if isinstance(params, dict) else {},
+        params=params_of(body),
     )
 
 
@@ -202,11 +209,13 @@ def granted_tokens(given: int | None, chat: bool, prompt_tokens: int, longest: i
     return granted
 
 
-def _members(body: Mapping[str, Any], chat: bool) -> CompletionMembers | ChatMembers:
+def validated(model: type[Model], body: Mapping[str, Any]) -> Model:
+    """A body as a model. Raises APIError for the first member that has the wrong type."""
     try:
-        return read_members(body, chat)
-    except MemberError as error:
-        raise invalid(error.kind, error.name, str(error)) from error
+        return model.model_validate(body)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        raise invalid(first["type"], ".".join(map(str, first["loc"])), first["msg"]) from error
 
 
 def invalid(kind: str, name: str, message: str) -> APIError:

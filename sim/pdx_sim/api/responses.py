@@ -7,10 +7,10 @@ import uuid
 from collections.abc import Mapping
 from typing import Any, Final, Literal
 
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, Field
 
 from pdx_sim.api.answers import Choice, Writer, named_event
-from pdx_sim.api.request import APIError, Call, check_model, granted_tokens, invalid, leg_of
+from pdx_sim.api.request import APIError, Call, check_model, granted_tokens, invalid, leg_of, params_of, validated
 from pdx_sim.core.sequence import Finish
 from pdx_sim.core.tokens import Tokens, chat_tokens
 from pdx_sim.settings import SimSettings
@@ -42,11 +42,7 @@ class _Request(BaseModel):
 
 def read_response(body: Mapping[str, Any], path: str, header_id: str | None, settings: SimSettings) -> Call:
     """Validate a body, in the order in which vLLM does. Raises APIError. The header's ID is not read."""
-    try:
-        request = _Request.model_validate(body)
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        raise invalid(first["type"], ".".join(map(str, first["loc"])), first["msg"]) from error
+    request = validated(_Request, body)
     if request.prompt is not None:
         raise invalid("value_error", "prompt", "prompt template is not supported")
     if request.background and not request.store:
@@ -57,22 +53,16 @@ def read_response(body: Mapping[str, Any], path: str, header_id: str | None, set
     if request.previous_response_id is not None:
         message = f"Response with id '{request.previous_response_id}' not found."
         raise APIError(404, message, "invalid_request_error", "response_id")
-    prompt, params = _prompt(request, body), body.get("kv_transfer_params")
+    prompt = _prompt(request, body)
     return Call(
         path=path,
         request_id=request.request_id,
         prompts=(prompt,),
         max_tokens=_granted(request.max_output_tokens, len(prompt), settings.max_model_len),
         stream=bool(request.stream),
-        include_usage=True,
-        n=1,
-        echo=False,
-        logprobs=False,
         ignore_eos=request.ignore_eos,
-        min_tokens=0,
-        return_token_ids=False,
         leg=leg_of(body),
-        params=params if isinstance(params, dict) else {},
+        params=params_of(body),
         repeated=body,
     )
 

@@ -77,17 +77,10 @@ class Core:
             self._stop_if_waiting(seq)
         self.wake()
 
-    def abort_all(self) -> None:
-        """End everything with finish_reason abort, as vLLM does when it shuts down."""
+    def end_all(self, finish: Finish) -> None:
+        """End everything: with `abort` as vLLM does when it shuts down, with `error` as a dead EngineCore does."""
         for seq in tuple(self._live):
-            seq.end(Finish.ABORT)
-            if seq.task is not None:
-                seq.task.cancel()
-
-    def fail_all(self) -> None:
-        """End everything with an error, as a dead EngineCore does."""
-        for seq in tuple(self._live):
-            seq.end(Finish.ERROR)
+            seq.end(finish)
             if seq.task is not None:
                 seq.task.cancel()
 

@@ -4,13 +4,39 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
-from pdx_sim.core.connector import KVMover
+from pdx_sim.core.leases import PinnedPrefill
 from pdx_sim.core.links import PIECES, Link
 from pdx_sim.core.sequence import KVParams, Leg, Sequence
 from pdx_sim.core.state import EngineState
+from pdx_sim.core.tasks import Tasks
 from pdx_sim.transfer.side_channel import Message, PeerRefusedError, PeerUnreachableError, SideChannel
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WaitingDecode:
+    """A D that waits for a write of P, as P remembers it."""
+
+    request_id: str
+    """D's internal id."""
+    engine_id: str
+    host: str
+    port: int
+    blocks: int
+    """0: D only releases the KV that P has finished."""
+
+
+def address_of(message: Message) -> dict[str, Any]:
+    """The fields of a `WaitingDecode` in a D's message `register`."""
+    reply = message["reply"]
+    return {
+        "request_id": str(message["request_id"]),
+        "engine_id": str(reply["engine_id"]),
+        "host": str(reply["host"]),
+        "port": int(message["reply_port"]),
+        "blocks": int(message["blocks"]),
+    }
 
 
 @dataclass(slots=True, kw_only=True)
@@ -85,6 +111,20 @@ class Station(EngineState):
         message = {"op": op, "engine_id": str(params["remote_engine_id"]), **fields}
         return await self.channel.call(str(params["remote_host"]), int(params["remote_port"]), message)
 
+    async def write(self, pinned: PinnedPrefill, decode: WaitingDecode) -> None:
+        """Write the KV of a prefill into a D's blocks. Raises PeerUnreachableError or PeerRefusedError."""
+
+        async def reserve(size: float) -> Message:
+            return await self.send(decode, "reserve", bytes=size)
+
+        await self.move(pinned.tokens, decode.engine_id, reserve)
+        await self.send(decode, "write", request_id=decode.request_id, digest=pinned.digest)
+
+    async def send(self, decode: WaitingDecode, op: str, **fields: Any) -> Message:
+        """Send a message to a D that waits. Raises PeerUnreachableError or PeerRefusedError."""
+        message = {"op": op, "engine_id": decode.engine_id, **fields}
+        return await self.channel.call(decode.host, decode.port, message)
+
     def answer_handshake(self, message: Message) -> Message:
         """Grant or refuse a handshake, as vLLM's compatibility hash does."""
         for name, own in (
@@ -129,35 +169,51 @@ Reserve = Callable[[float], Awaitable[Message]]
 """Sends the peer the bytes of a piece; returns its answer."""
 
 
-class PeerConnector:
-    """Base of the connectors that move KV between peers: only D legs load, and nothing is saved."""
+class KVConnector:
+    """One KV connector, both roles, as core (`KVMover`), engine and API call it.
+
+    What it does by itself is right for connectors between peers, in which only D legs load and nothing is saved.
+    """
 
     finds_by_prompt = False
+
+    def __init__(self, station: Station) -> None:
+        self._station = station
+        self._tasks = Tasks()
 
     def received(self, seq: Sequence) -> None:
         """Nothing, unless the connector renews leases."""
 
     def ended(self, seq: Sequence) -> None:
-        """Nothing, unless the connector renews leases."""
+        """Nothing, unless the connector renews leases or a peer waits."""
+
+    async def load(self, seq: Sequence) -> None:
+        """See `KVMover`."""
+        raise NotImplementedError
 
     async def save(self, seq: Sequence) -> None:
         """Nothing: KV stays in P's blocks."""
 
+    def finish(self, seq: Sequence) -> bool:
+        """See `KVMover`."""
+        raise NotImplementedError
 
-class KVConnector(KVMover, Protocol):
-    """One KV connector, both roles, as engine and API call it."""
+    def dropped(self, seq: Sequence) -> None:
+        """Nothing, unless a D is to be told."""
 
     def refused(self, params: KVParams) -> None:
-        """D's validation refused a leg with these parameters."""
+        """D's validation refused a leg with these parameters. Nothing, unless P is to be told."""
 
     def answer(self, message: Message) -> Message:
         """Answer a peer; KeyError, TypeError or ValueError when the message is malformed."""
+        return {"error": f"no such op: {message['op']}"}
 
     def tick(self, now: float) -> None:
         """Do what is due at `now`."""
 
     async def close(self) -> None:
-        """Stop all background tasks without notifying peers."""
+        """Stop all messages, transfers and saves under way without notifying peers."""
+        await self._tasks.close()
 
 
 class Heartbeats:

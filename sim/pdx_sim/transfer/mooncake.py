@@ -14,10 +14,9 @@ from pdx_sim.core.connector import LoadError, StrandedError
 from pdx_sim.core.counters import Violation
 from pdx_sim.core.leases import PinnedPrefill
 from pdx_sim.core.sequence import KVParams, Leg, Sequence
-from pdx_sim.core.tasks import Tasks
 from pdx_sim.core.tokens import Digest
 from pdx_sim.transfer.bootstrap import BootstrapError, find_worker
-from pdx_sim.transfer.connector import PeerConnector, Station
+from pdx_sim.transfer.connector import KVConnector, Station, WaitingDecode, address_of
 from pdx_sim.transfer.pending_writes import PendingWrites
 from pdx_sim.transfer.side_channel import Message, PeerRefusedError, PeerUnreachableError
 
@@ -25,32 +24,24 @@ NEEDED: Final = ("remote_engine_id", "remote_bootstrap_addr", "transfer_id")
 """Keys without which vLLM lets a D leg wait for ever."""
 
 
-@dataclass(frozen=True, slots=True)
-class WaitingDecode:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Registration(WaitingDecode):
     """A D that P remembers under a transfer id."""
 
-    request_id: str
-    """D's internal id."""
-    engine_id: str
-    host: str
-    port: int
-    blocks: int
-    """0: D only releases the KV that P has finished."""
     digest: Digest
     """Of the prompt whose KV D needs."""
     ends_at: float
     """When P gives up, on its clock."""
 
 
-class MooncakeConnector(PeerConnector):
+class MooncakeConnector(KVConnector):
     """Both sides of Mooncake."""
 
     def __init__(self, station: Station) -> None:
-        self._station = station
-        self._tasks = Tasks()
-        self._waiting: dict[str, list[WaitingDecode]] = {}
+        super().__init__(station)
+        self._waiting: dict[str, list[Registration]] = {}
         """P: by transfer id. The first gets the KV; P forgets the others when it has finished, without an answer."""
-        self._abandoned: list[WaitingDecode] = []
+        self._abandoned: list[Registration] = []
         """P: D legs whose P leg was aborted. Only a timeout ends their wait."""
         self._pinned: dict[str, str] = {}
         """P: internal id of each finished leg, by transfer id."""
@@ -127,8 +118,8 @@ class MooncakeConnector(PeerConnector):
                 self._complete(request_id, None)
             case "reserve":
                 return self._station.answer_reserve(message)
-            case op:
-                return {"error": f"no such op: {op}"}
+            case _:
+                return super().answer(message)
         return {}
 
     def tick(self, now: float) -> None:
@@ -140,10 +131,6 @@ class MooncakeConnector(PeerConnector):
         self._waiting = {transfer_id: decodes for transfer_id, decodes in self._waiting.items() if decodes}
         self._count()
         self._station.give_up_stranded(now)
-
-    async def close(self) -> None:
-        """Stop all messages and writes under way."""
-        await self._tasks.close()
 
     def _count(self) -> None:
         self._station.counts.registered_now = sum(map(len, self._waiting.values())) + len(self._abandoned)
@@ -177,15 +164,10 @@ class MooncakeConnector(PeerConnector):
             await self._register(params)
 
     def _answer_register(self, message: Message) -> None:
-        settings, reply = self._station.settings, message["reply"]
-        decode = WaitingDecode(
-            str(message["request_id"]),
-            str(reply["engine_id"]),
-            str(reply["host"]),
-            int(message["reply_port"]),
-            int(message["blocks"]),
-            str(message["digest"]),
-            self._station.now() + settings.decoder_ttl_seconds,
+        decode = Registration(
+            **address_of(message),
+            digest=str(message["digest"]),
+            ends_at=self._station.now() + self._station.settings.decoder_ttl_seconds,
         )
         transfer_id = str(message["transfer_id"])
         pinned = self._station.leases.get(self._pinned.get(transfer_id, ""))
@@ -195,7 +177,7 @@ class MooncakeConnector(PeerConnector):
             self._waiting.setdefault(transfer_id, []).append(decode)
         self._count()
 
-    def _transfer(self, transfer_id: str, pinned: PinnedPrefill, decode: WaitingDecode) -> None:
+    def _transfer(self, transfer_id: str, pinned: PinnedPrefill, decode: Registration) -> None:
         del self._pinned[transfer_id]
         if decode.blocks <= pinned.blocks and decode.blocks:
             if decode.digest != pinned.digest:  # D caches it as the KV of its own prompt, even if the leg is cancelled
@@ -207,34 +189,18 @@ class MooncakeConnector(PeerConnector):
         if decode.blocks:
             self._tasks.start(self._fail(decode))
 
-    async def _write(self, pinned: PinnedPrefill, decode: WaitingDecode) -> None:
-        if await self._move(pinned, decode) and await self._send(decode, op="write", digest=pinned.digest):
-            if self._station.settle(pinned.internal_id) is not None:
-                self._station.counts.pushed += 1
-        else:
+    async def _write(self, pinned: PinnedPrefill, decode: Registration) -> None:
+        try:
+            await self._station.write(pinned, decode)
+        except (PeerUnreachableError, PeerRefusedError):
             self._station.counts.push_failures += 1
+            return
+        if self._station.settle(pinned.internal_id) is not None:
+            self._station.counts.pushed += 1
 
-    async def _move(self, pinned: PinnedPrefill, decode: WaitingDecode) -> bool:
-        async def reserve(size: float) -> Message:
-            fields = {"op": "reserve", "engine_id": decode.engine_id, "bytes": size}
-            return await self._station.channel.call(decode.host, decode.port, fields)
-
-        try:
-            await self._station.move(pinned.tokens, decode.engine_id, reserve)
-        except (PeerUnreachableError, PeerRefusedError):
-            return False
-        return True
-
-    async def _fail(self, decode: WaitingDecode) -> None:
-        await self._send(decode, op="fail")
-
-    async def _send(self, decode: WaitingDecode, **fields: str) -> bool:
-        message = {"engine_id": decode.engine_id, "request_id": decode.request_id, **fields}
-        try:
-            await self._station.channel.call(decode.host, decode.port, message)
-        except (PeerUnreachableError, PeerRefusedError):
-            return False
-        return True
+    async def _fail(self, decode: Registration) -> None:
+        with suppress(PeerUnreachableError, PeerRefusedError):
+            await self._station.send(decode, "fail", request_id=decode.request_id)
 
     def _complete(self, request_id: str, digest: Digest | None) -> None:
         failure = LoadError("P has fewer blocks than D needs, or gave up waiting")

@@ -11,8 +11,7 @@ from pdx_sim.core.connector import LoadError
 from pdx_sim.core.counters import Violation
 from pdx_sim.core.leases import Settled
 from pdx_sim.core.sequence import KVParams, Leg, Sequence
-from pdx_sim.core.tasks import Tasks
-from pdx_sim.transfer.connector import Heartbeats, PeerConnector, Station
+from pdx_sim.transfer.connector import Heartbeats, KVConnector, Station
 from pdx_sim.transfer.side_channel import Message, PeerRefusedError, PeerUnreachableError
 
 _ADDRESS = ("remote_engine_id", "remote_host", "remote_port", "remote_request_id")
@@ -29,12 +28,11 @@ def kills_pull(params: KVParams) -> bool:
     return not isinstance(groups, list) or not any(groups)
 
 
-class PullConnector(PeerConnector):
+class PullConnector(KVConnector):
     """Both sides of pull."""
 
     def __init__(self, station: Station) -> None:
-        self._station = station
-        self._tasks = Tasks()
+        super().__init__(station)
         self._heartbeats = Heartbeats(station)
 
     def received(self, seq: Sequence) -> None:
@@ -84,9 +82,6 @@ class PullConnector(PeerConnector):
         seq.answer_params = self._station.params_of(seq)
         return True
 
-    def dropped(self, seq: Sequence) -> None:
-        """Nothing: D has not received the address yet."""
-
     def refused(self, params: KVParams) -> None:
         """Send P a release notice, if there is a handshake."""
         if is_complete(params) and str(params["remote_engine_id"]) in self._station.handshaken:
@@ -109,17 +104,12 @@ class PullConnector(PeerConnector):
                 return self._station.answer_heartbeat(message)
             case "reserve":
                 return self._station.answer_reserve(message)
-            case op:
-                return {"error": f"no such op: {op}"}
+        return super().answer(message)
 
     def tick(self, now: float) -> None:
         """Renew the leases of the D legs that wait."""
         for params in self._heartbeats.due(now):
             self._tasks.start(self._heartbeats.send(params))
-
-    async def close(self) -> None:
-        """Stop the notices and heartbeats under way."""
-        await self._tasks.close()
 
     def _answer_pull(self, request_id: str) -> Message:
         pinned = self._station.settle(request_id)

@@ -6,16 +6,14 @@ timeout, and the blocks that it has registered stay held after an abort until P 
 
 import asyncio
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Final
 
 from pdx_sim.core.connector import LoadError, StrandedError
 from pdx_sim.core.counters import Violation
 from pdx_sim.core.leases import PinnedPrefill
 from pdx_sim.core.sequence import KVParams, Sequence, push_id
-from pdx_sim.core.tasks import Tasks
 from pdx_sim.core.tokens import Digest
-from pdx_sim.transfer.connector import Heartbeats, PeerConnector, Station
+from pdx_sim.transfer.connector import Heartbeats, KVConnector, Station, WaitingDecode, address_of
 from pdx_sim.transfer.pending_writes import PendingWrites
 from pdx_sim.transfer.side_channel import Message, PeerRefusedError, PeerUnreachableError
 
@@ -28,25 +26,12 @@ def kills_push(params: KVParams) -> bool:
     return any(params.get(name) is None for name in NEEDED)
 
 
-@dataclass(frozen=True, slots=True)
-class Registration:
-    """A D that waits for a write."""
-
-    request_id: str
-    """D's internal id."""
-    engine_id: str
-    host: str
-    port: int
-    blocks: int
-
-
-class PushConnector(PeerConnector):
+class PushConnector(KVConnector):
     """Both sides of push."""
 
     def __init__(self, station: Station) -> None:
-        self._station = station
-        self._tasks = Tasks()
-        self._registered: dict[str, Registration] = {}
+        super().__init__(station)
+        self._registered: dict[str, WaitingDecode] = {}
         """P: the D that waits, by push id."""
         self._used: set[str] = set()
         """P: push ids under which both legs have arrived."""
@@ -107,14 +92,11 @@ class PushConnector(PeerConnector):
         """Pin the KV, answer the address of its blocks, and write if D waits already."""
         pinned = self._station.pin(seq)
         seq.answer_params = self._station.params_of(seq)
-        registration = self._registered.pop(seq.push_id, None)
+        decode = self._registered.pop(seq.push_id, None)
         self._station.counts.registered_now = len(self._registered)
-        if registration is not None:
-            self._transfer(pinned, registration)
+        if decode is not None:
+            self._transfer(pinned, decode)
         return True
-
-    def dropped(self, seq: Sequence) -> None:
-        """Nothing: a D that waits continues to wait."""
 
     def refused(self, params: KVParams) -> None:
         """P does not receive a refusal."""
@@ -133,8 +115,7 @@ class PushConnector(PeerConnector):
                 return self._station.answer_heartbeat(message)
             case "reserve":
                 return self._station.answer_reserve(message)
-            case op:
-                return {"error": f"no such op: {op}"}
+        return super().answer(message)
 
     def tick(self, now: float) -> None:
         """Give up stranded blocks and renew leases."""
@@ -142,53 +123,30 @@ class PushConnector(PeerConnector):
         for params in self._heartbeats.due(now):
             self._tasks.start(self._heartbeats.send(params))
 
-    async def close(self) -> None:
-        """Stop the writes and heartbeats under way."""
-        await self._tasks.close()
-
     def _answer_register(self, message: Message) -> Message:
-        reply = message["reply"]
-        registration = Registration(
-            str(message["request_id"]),
-            str(reply["engine_id"]),
-            str(reply["host"]),
-            int(message["reply_port"]),
-            int(message["blocks"]),
-        )
-        key = push_id(registration.request_id)
+        decode = WaitingDecode(**address_of(message))
+        key = push_id(decode.request_id)
         pinned = self._station.leases.find(key)
         if key in self._used and not message["settles"]:
             self._station.counts.violate(Violation.ID_REUSED)
         elif pinned is not None:
-            self._transfer(pinned, registration)
+            self._transfer(pinned, decode)
         else:
-            self._registered[key] = registration
+            self._registered[key] = decode
             self._station.counts.registered_now = len(self._registered)
         return {}
 
-    def _transfer(self, pinned: PinnedPrefill, registration: Registration) -> None:
+    def _transfer(self, pinned: PinnedPrefill, decode: WaitingDecode) -> None:
         self._used.add(push_id(pinned.internal_id))
-        if pinned.blocks < registration.blocks:
+        if pinned.blocks < decode.blocks:
             self._station.counts.violate(Violation.PUSH_MISMATCH)
         else:
-            self._tasks.start(self._write(pinned, registration))
+            self._tasks.start(self._write(pinned, decode))
 
-    async def _write(self, pinned: PinnedPrefill, registration: Registration) -> None:
-        message = {
-            "op": "write",
-            "engine_id": registration.engine_id,
-            "request_id": registration.request_id,
-            "digest": pinned.digest,
-        }
-
-        async def reserve(size: float) -> Message:
-            fields = {"op": "reserve", "engine_id": registration.engine_id, "bytes": size}
-            return await self._station.channel.call(registration.host, registration.port, fields)
-
+    async def _write(self, pinned: PinnedPrefill, decode: WaitingDecode) -> None:
         began = self._station.now()
         try:
-            await self._station.move(pinned.tokens, registration.engine_id, reserve)
-            await self._station.channel.call(registration.host, registration.port, message)
+            await self._station.write(pinned, decode)
         except (PeerUnreachableError, PeerRefusedError):
             self._station.counts.push_failures += 1
             self._station.counts.transfers_failed += 1

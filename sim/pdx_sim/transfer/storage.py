@@ -10,10 +10,9 @@ from typing import Final
 
 from pdx_sim.core.connector import LoadError, MissError
 from pdx_sim.core.counters import Violation
-from pdx_sim.core.sequence import KVParams, Sequence
+from pdx_sim.core.sequence import Sequence
 from pdx_sim.core.tokens import Digest, Tokens, digest_of
-from pdx_sim.transfer.connector import Station
-from pdx_sim.transfer.side_channel import Message
+from pdx_sim.transfer.connector import KVConnector, Station
 
 _FILE: Final = "kv"
 
@@ -71,13 +70,13 @@ class Storage:
         return self._directory / digest_of(prefix)
 
 
-class StorageConnector:
+class StorageConnector(KVConnector):
     """Both roles, which do the same. Peers exchange no messages, and P pins nothing for a D."""
 
     finds_by_prompt = True
 
     def __init__(self, station: Station, storage: Storage) -> None:
-        self._station = station
+        super().__init__(station)
         self._storage = storage
 
     async def load(self, seq: Sequence) -> None:
@@ -100,29 +99,10 @@ class StorageConnector:
         """Write the prompt's whole blocks."""
         await self._storage.save(seq.prompt, self._station.settings.transfer_seconds)
 
-    def received(self, seq: Sequence) -> None:
-        """Nothing: there are no leases."""
-
-    def ended(self, seq: Sequence) -> None:
-        """Nothing: no peer waits."""
-
     def finish(self, seq: Sequence) -> bool:
         """Count the prefill: its KV is in the directory, so its blocks are free."""
         self._station.counts.prefills_finished += 1
         return False
-
-    def dropped(self, seq: Sequence) -> None:
-        """Nothing: no KV was saved."""
-
-    def refused(self, params: KVParams) -> None:
-        """Nothing: no peer waits."""
-
-    def answer(self, message: Message) -> Message:
-        """Peers exchange no messages."""
-        return {"error": f"no such op: {message['op']}"}
-
-    def tick(self, now: float) -> None:
-        """Nothing is ever due."""
 
     async def close(self) -> None:
         """Cancel all saves under way."""

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from pdx_api.connectors.base import EngineWiring, SideService, Site
+from pdx_api.connectors.base import Connector, EngineWiring, Site
 from pdx_api.connectors.checks import Checks, number, without_flag
 from pdx_api.connectors.families import Family, Pull
 from pdx_api.names import Order, Role
@@ -27,21 +27,15 @@ _CHECKS: Final = Checks(
 
 
 @dataclass(frozen=True, slots=True)
-class Pigeon:
+class Pigeon(Connector):
     name: str = "Pigeon"
     orders: tuple[Order, ...] = (Order.PREFILL_FIRST,)
     port_names: Mapping[str, int] = field(default_factory=lambda: {"loft": 1896}, hash=False)
-    services: tuple[SideService, ...] = ()
     checks: Checks = _CHECKS
-    recomputes: bool = False
-    wiring: int = 1
 
     def engine(self, role: Role, order: Order, site: Site, config: Mapping[str, Any]) -> EngineWiring:
         wired = {"kv_connector": "PigeonConnector", "kv_role": "kv_both", "kv_connector_extra_config": dict(config)}
         return EngineWiring(wired, {"PIGEON_LOFT": str(site.ports["loft"])})
-
-    def lease_config(self, seconds: int) -> Mapping[str, Any]:
-        return {}
 
     def family(self, order: Order) -> Family:
         return Pull({"do_remote_decode": True, "loft": "home"})

@@ -36,7 +36,7 @@ async def beat(pair: Pair) -> None:
     """Two heartbeats of D, of which the first only shakes hands."""
     for now in (1e12, 2e12):
         pair.d.connector.tick(now)
-        await until(lambda: not pair.d.connector._tasks._tasks)  # type: ignore[attr-defined]
+        await until(lambda: not pair.d.connector._tasks._tasks)
     assert pair.p.counts.handshakes == 1
 
 
@@ -56,7 +56,7 @@ async def test_pull_renews_the_lease_while_the_leg_is_queued(make_pair: MakePair
 async def beat_again(pair: Pair) -> None:
     """A heartbeat after the others."""
     pair.d.connector.tick(3e12)
-    await until(lambda: not pair.d.connector._tasks._tasks)  # type: ignore[attr-defined]
+    await until(lambda: not pair.d.connector._tasks._tasks)
 
 
 async def test_pull_releases_the_blocks_of_a_leg_that_ends_in_the_queue(

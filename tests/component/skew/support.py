@@ -15,7 +15,7 @@ from pdx_api.names import API_VERSION, KIND
 from pdx_api.spec.schema import object_schema
 from pdx_operator.kube.resources import ChildKey, Snapshot
 from pdx_operator.plan.reconcile_plan import Plan, plan
-from pdx_operator.render.children import Installation
+from pdx_operator.render.installation import Installation
 from tests.component.skew.record import WHEEL
 
 Body = dict[str, Any]
@@ -26,7 +26,7 @@ import json, sys
 from pdx_api.spec.schema import object_schema
 from pdx_operator.kube.resources import ChildKey, Snapshot
 from pdx_operator.plan.reconcile_plan import plan
-from pdx_operator.render.children import Installation
+from pdx_operator.render.installation import Installation
 from pdx_proxy.__main__ import create_parser
 from pdx_proxy.discovery.pods import read_pod
 
@@ -136,7 +136,7 @@ def next_schema() -> Body:
 def use_next_wiring(monkeypatch: pytest.MonkeyPatch) -> None:
     """From now on the working tree is a version with the next wiring number of each connector."""
     for name, connector in list(CONNECTORS.items()):
-        monkeypatch.setitem(CONNECTORS, name, replace(connector, wiring=connector.wiring + 1))  # type: ignore[type-var]
+        monkeypatch.setitem(CONNECTORS, name, replace(connector, wiring=connector.wiring + 1))
 
 
 def with_defaults(value: Any, schema: Body) -> Any:

@@ -17,7 +17,7 @@ from pdx_proxy.balancing.decode.placement import (
     batch_limit,
     place,
 )
-from pdx_proxy.balancing.decode.streams import Stream, StreamMeter
+from pdx_proxy.balancing.decode.streams import StreamMeter
 from pdx_proxy.balancing.decode.view import FREE_KV, DecodeView, least_itl
 from pdx_proxy.balancing.load import Load
 from pdx_proxy.balancing.load_reports import LoadReport, LoadReports
@@ -29,6 +29,7 @@ from pdx_proxy.endpoints.snapshot import Snapshot
 from pdx_proxy.payload.answer_budget import most_answer_tokens
 from pdx_proxy.payload.body import Body
 from pdx_proxy.payload.prompt_blocks import PromptBlocks
+from pdx_proxy.telemetry.counters import Relay
 
 EQUAL: Final = 0.15
 """Engines whose ITL differs by less are equal: what they show of themselves varies that much."""
@@ -106,7 +107,7 @@ class DecodeBalancer(Policy):
             self._generations = generations
         self._see(snapshot.decode, reports)
 
-    def apply_load(self, snapshot: Snapshot, reports: LoadReports, streams: Iterable[Stream]) -> None:
+    def apply_load(self, snapshot: Snapshot, reports: LoadReports, streams: Iterable[Relay]) -> None:
         """Learn from what has passed since the last reports: how the open streams went on, and what engines counted."""
         now = self._load.clock()
         seconds, self._learned_at = now - self._learned_at, now

@@ -1,5 +1,6 @@
 """One measurement of an engine's ITL: the progress of its streams, checked against the engine's own counters. Pure."""
 
+from dataclasses import dataclass
 from typing import Final
 
 from pdx_proxy.balancing.decode.streams import StreamProgress
@@ -23,16 +24,14 @@ class EngineCounts:
         """Tokens after the first of each answer."""
 
 
+@dataclass(frozen=True, slots=True)
 class Measurement:
     """What an engine showed between two reports."""
 
-    __slots__ = ("batch", "itl", "tokens")
-
-    def __init__(self, batch: float, itl: float, tokens: float) -> None:
-        self.batch = batch
-        self.itl = itl
-        self.tokens = tokens
-        """How many tokens show it."""
+    batch: float
+    itl: float
+    tokens: float
+    """How many tokens show it."""
 
 
 def measured(progress: StreamProgress | None, before: EngineCounts | None, now: EngineCounts) -> Measurement | None:

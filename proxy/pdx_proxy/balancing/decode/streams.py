@@ -5,38 +5,23 @@ piece is mostly one event. Where several come in one piece, the engine's own met
 """
 
 from collections.abc import Iterable
-from typing import Final, Protocol
+from dataclasses import dataclass
+from typing import Final
+
+from pdx_proxy.telemetry.counters import Relay
 
 _MOST_STREAMS: Final = 4096
 """Streams that are compared at a time, so that a comparison takes at most about a millisecond."""
 
 
-class Stream(Protocol):
-    """An answer that is being relayed."""
-
-    @property
-    def source(self) -> str:
-        """The name of its engine."""
-
-    @property
-    def relayed_chunks(self) -> int:
-        """Pieces written to the client so far."""
-
-    @property
-    def paused(self) -> bool:
-        """Whether the client is slower than the engine, so that its progress shows nothing about the engine."""
-
-
+@dataclass(slots=True)
 class StreamProgress:
     """What the streams of one engine have received between two comparisons."""
 
-    __slots__ = ("seconds", "tokens")
-
-    def __init__(self) -> None:
-        self.seconds = 0.0
-        """The sum over its streams of the time between the comparisons."""
-        self.tokens = 0.0
-        """Their pieces."""
+    seconds: float = 0.0
+    """The sum over its streams of the time between the comparisons."""
+    tokens: float = 0.0
+    """Their pieces."""
 
 
 class StreamMeter:
@@ -46,13 +31,13 @@ class StreamMeter:
 
     def __init__(self) -> None:
         self._at = 0.0
-        self._before: dict[Stream, int] = {}
+        self._before: dict[Relay, int] = {}
 
-    def update(self, streams: Iterable[Stream], now: float) -> dict[str, StreamProgress]:
+    def update(self, streams: Iterable[Relay], now: float) -> dict[str, StreamProgress]:
         """Compare the open streams with the last time. Only streams that were open then count."""
         seconds, before = now - self._at, self._before
         found: dict[str, StreamProgress] = {}
-        current: dict[Stream, int] = {}
+        current: dict[Relay, int] = {}
         for stream in streams:
             if stream.paused:
                 continue

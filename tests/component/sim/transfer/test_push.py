@@ -6,6 +6,7 @@ import pytest
 
 from pdx_api.names import Order
 from pdx_sim import expected_text, tokenize
+from pdx_sim.core.sequence import Finish
 from pdx_sim.transfer.side_channel import Message
 from tests.component.sim.conftest import PROMPT, Answer, MakePair, Pair, hang_up, until
 
@@ -42,7 +43,7 @@ async def close_at_the_write(
 
     def closing(message: Message) -> Message:
         written = answer(message) if after else {}
-        pair.d.core.abort_all()
+        pair.d.core.end_all(Finish.ABORT)
         return written if after else answer(message)
 
     with monkeypatch.context() as patch:

@@ -22,12 +22,12 @@ from pdx_api.spec.schema import (
     LIST_TYPE,
     PRESERVE,
     NotStructuralError,
-    custom_resource_definition,
     object_schema,
     structural,
 )
 from pdx_api.spec.status import GatewayStatus, Status
 from scripts import generate
+from scripts.crd import custom_resource_definition
 from tests.pddeployments import FULL, GOOD, as_stored
 
 Schema = Mapping[str, Any]

@@ -2,8 +2,7 @@
 
 from pdx_operator.controller.applier import ApplyResult
 from pdx_operator.controller.reconciler import events
-from pdx_operator.kube.event_recorder import Event
-from pdx_operator.kube.resources import ChildKey
+from pdx_operator.kube.resources import ChildKey, Event
 from pdx_operator.plan.operations import Apply
 
 

@@ -1,6 +1,5 @@
 """The API client: errors, paths, and the choice of the kubeconfig."""
 
-from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -15,6 +14,7 @@ from pdx_operator.kube.client import (
     FaultError,
     MissingError,
     RefusedError,
+    Request,
     UnavailableError,
 )
 from pdx_operator.kube.resources import EVENT, PDDEPLOYMENT, POD, Kind
@@ -98,12 +98,10 @@ class _Pages(Cluster):
         self.size = size
         self.limits: list[int] = []
 
-    async def _sized(
-        self, method: str, path: str, query: Mapping[str, str] | None = None, **options: Any
-    ) -> tuple[dict[str, Any], int]:
-        assert query is not None
-        self.limits.append(int(query["limit"]))
-        begin = int(query.get("continue", 0))
+    async def _sized(self, request: Request) -> tuple[dict[str, Any], int]:
+        assert request.query is not None
+        self.limits.append(int(request.query["limit"]))
+        begin = int(request.query.get("continue", 0))
         items = list(range(begin, min(self.objects, begin + self.limits[-1])))
         token = str(items[-1] + 1) if items and items[-1] + 1 < self.objects else ""
         return {"items": items or None, "metadata": {"continue": token}}, self.size * len(items)
@@ -129,8 +127,8 @@ async def test_an_operator_without_its_lease_writes_nothing(holds: bool) -> None
     cluster.fence = lambda: holds
     sent: list[str] = []
 
-    async def send(method: str, *_: Any, **__: Any) -> tuple[dict[str, Any], int]:
-        sent.append(method)
+    async def send(request: Request) -> tuple[dict[str, Any], int]:
+        sent.append(request.method)
         return {}, 0
 
     cluster._sized = send  # type: ignore[method-assign]

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from pdx_operator.kube.client import Cluster, RefusedError
-from pdx_operator.kube.event_recorder import Event, EventRecorder
-from pdx_operator.kube.resources import Key, Kind
+from pdx_operator.kube.event_recorder import EventRecorder
+from pdx_operator.kube.resources import Event, Key, Kind
 
 
 async def test_events_are_written_and_rejected_ones_dropped() -> None:

@@ -7,7 +7,7 @@ from typing import Any, cast
 import pytest
 
 from pdx_operator.kube.client import Cluster, ConflictError, MissingError, UnavailableError
-from pdx_operator.kube.leadership import Leadership, LeaseLostError
+from pdx_operator.kube.leadership import Leadership, LeaseLock, LeaseLostError
 from pdx_operator.kube.resources import Kind
 
 
@@ -77,7 +77,7 @@ class _Clock:
 
 
 def _operator(leases: _Leases, name: str, clock: _Clock) -> Leadership:
-    return Leadership(
+    lock = LeaseLock(
         leases.as_seen_by(name),
         "pdx-system",
         "pdx",
@@ -86,6 +86,7 @@ def _operator(leases: _Leases, name: str, clock: _Clock) -> Leadership:
         clock=clock,
         now=lambda: datetime.now(UTC),
     )
+    return Leadership(lock)
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from pdx_api.render.engines import pairing_revision
 from pdx_api.spec.parse import parse
 from pdx_operator.kube.resources import ChildKey, Snapshot
 from pdx_operator.plan.reconcile_plan import Plan, plan
-from pdx_operator.render.children import Installation
+from pdx_operator.render.installation import Installation
 from pdx_operator.render.objects import digest
 
 Body = dict[str, Any]
@@ -54,7 +54,7 @@ def next_version(monkeypatch: pytest.MonkeyPatch) -> None:
             replace(each, ports={port: number + 1 for port, number in each.ports.items()})
             for each in connector.services
         )
-        monkeypatch.setitem(CONNECTORS, name, replace(connector, wiring=connector.wiring + 1, services=services))  # type: ignore[type-var]
+        monkeypatch.setitem(CONNECTORS, name, replace(connector, wiring=connector.wiring + 1, services=services))
 
 
 def _revisions(step: Plan) -> set[str]:

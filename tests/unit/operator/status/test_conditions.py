@@ -11,11 +11,12 @@ from pdx_api.names import Role
 from pdx_api.spec.parse import parse
 from pdx_api.spec.types import PDDeployment
 from pdx_api.verification import Broken, Cause, Finding, Verdict
-from pdx_operator.kube.resources import ChildKey
+from pdx_operator.kube.resources import ChildKey, Event
 from pdx_operator.observed.transfer_report import TransferReport
-from pdx_operator.observed.workloads import ObservedGateway, ObservedPool
+from pdx_operator.observed.workloads import ObservedGateway, ObservedPool, Workloads
+from pdx_operator.plan.reconcile_plan import Plan
 from pdx_operator.plan.rollout import Budget, plan_rollout
-from pdx_operator.status.conditions import Transition, build, crd_too_old, transitions
+from pdx_operator.status.conditions import build, crd_too_old, transitions
 from pdx_operator.status.diagnosis import Diagnosis
 from pdx_operator.status.facts import Facts
 from pdx_operator.status.problems import rejected_child
@@ -46,7 +47,8 @@ def facts(
     of = of or deployment()
     desired = {role: 1 if pool.replicas is None else pool.replicas for role, pool in of.spec.pools().items()}
     step = plan_rollout("a", desired, pools, Budget())
-    found = Facts(generation=2, namespace="ns", deployment=of, rollout=step, pools=pools, gateway=gateway)
+    workloads = Workloads({ChildKey("Deployment", pool.name): pool for pool in pools}, gateway)
+    found = Facts(generation=2, namespace="ns", plan=Plan(of, rollout=step, workloads=workloads))
     return replace(found, **more)
 
 
@@ -245,7 +247,7 @@ def test_a_diagnosis_stays_until_the_next_inspection() -> None:
 
 def test_an_invalid_spec_keeps_the_rest_of_the_status() -> None:
     before = build(facts(*PAIR), {}, NOW)
-    invalid = Facts(generation=3, namespace="ns", deployment=None, invalid="spec.model is missing.")
+    invalid = Facts(generation=3, namespace="ns", plan=Plan(None, invalid="spec.model is missing."))
     after = build(invalid, before, LATER)
     assert after["url"] == before["url"]
     assert (after["observedGeneration"], after["roles"]) == (3, before["roles"])
@@ -327,15 +329,15 @@ def test_a_broken_and_a_repaired_transfer_are_events() -> None:
         pytest.param(
             facts(),
             facts(*PAIR),
-            [Transition("Available", "requests are served at http://x-gateway.ns.svc")],
+            [Event("Available", "requests are served at http://x-gateway.ns.svc")],
             id="ready",
         ),
         pytest.param(
             facts(*PAIR),
             facts(pool(P, "a", 1, 1), pool(D, "a", 1, 0), problems=[BROKEN]),
             [
-                Transition("Crashing", BROKEN.message, warning=True),
-                Transition("Unavailable", "no decode engine is ready", warning=True),
+                Event("Crashing", BROKEN.message, warning=True),
+                Event("Unavailable", "no decode engine is ready", warning=True),
             ],
             id="broken",
         ),
@@ -343,12 +345,12 @@ def test_a_broken_and_a_repaired_transfer_are_events() -> None:
         pytest.param(
             facts(*PAIR, pool(P, "b", 1, 1)),
             facts(*PAIR),
-            [Transition("RolloutCompleted", "all engines run revision a")],
+            [Event("RolloutCompleted", "all engines run revision a")],
             id="rolled out",
         ),
     ],
 )
-def test_changes_are_events(before: Facts, after: Facts, expected: list[Transition]) -> None:
+def test_changes_are_events(before: Facts, after: Facts, expected: list[Event]) -> None:
     old = build(before, {}, NOW)
     assert transitions(old, build(after, old, LATER)) == expected
 

@@ -54,7 +54,7 @@ def test_causes_that_transfer_probes_cannot_name_are_marked() -> None:
     assert marked == {cause.value for cause in Cause if cause.name not in named}
 
 
-@pytest.mark.parametrize(("module", "call"), [(conditions, "Transition"), (reconciler, "Event")])
+@pytest.mark.parametrize(("module", "call"), [(conditions, "Event"), (reconciler, "Event")])
 def test_every_event_is_named(module: object, call: str) -> None:
     documented = GUIDE[GUIDE.index("Events carry these reasons") :].split("\n\n")[0]
 
