@@ -96,7 +96,8 @@ async def test_large_bodies_reach_both_engines_unchanged(order: Order, make_worl
 
 async def test_what_vllm_refuses_goes_whole_to_one_engine(make_world: MakeWorld) -> None:
     world = await make_world(Order.PREFILL_FIRST)
-    for number, wrong in enumerate(({"n": "many", "stream": True}, {"stream": "many"}), 1):
+    wrong_members: list[dict[str, Any]] = [{"n": "many", "stream": True}, {"stream": "many"}]
+    for number, wrong in enumerate(wrong_members, 1):
         for engine in world.engines:
             engine.seen.clear()
         reply = await world.post(PATH, {"prompt": "What a long prompt", **wrong})
