@@ -23,7 +23,7 @@ def numbers(fields: dict[str, Any]) -> Iterator[tuple[str, float]]:
 
 
 def test_every_number_of_random_pages_is_in_range() -> None:
-    rng, read = random.Random(3), 0  # noqa: S311 (a seed)
+    rng, read = random.Random(3), 0
     for _ in range(1000):
         page = random_page(rng)
         read_waiting(page)
