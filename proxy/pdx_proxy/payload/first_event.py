@@ -82,7 +82,7 @@ def _has_no_tokens(content: bytes | bytearray) -> bool:
         return False
     try:
         return ENDED.decode(content).usage.output_tokens == 0
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return False
 
 
@@ -168,7 +168,7 @@ def _completes_without_token(event: bytes) -> bool:
         return False
     try:
         return COMPLETED.decode(event).response.usage.output_tokens == 0
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return False
 
 
