@@ -91,7 +91,7 @@ class Connection:
         """When the request was sent, in the loop's time."""
         self._half_closed = False
         self._kept_bytes = 0
-        """Bytes of an unfinished head; and of a framed answer, until it is relayed."""
+        """Bytes of a framed answer as received, until it is relayed."""
         self._bodiless = 0
         """Bytes since the last ones of body."""
         self._trailer_bytes = 0
@@ -283,7 +283,7 @@ class Connection:
             self._fail(error)
             return
         if self._bodiless > _MAX_HEAD_BYTES and not answer.complete:
-            self._fail(ValueError("too many bytes that are no body"))
+            self._fail(ValueError("a head or framing that is too long"))
             return
         if self._relay:
             self.last_chunk = data
@@ -298,16 +298,9 @@ class Connection:
                 self._kept_bytes += len(data)
                 if self._kept_bytes > 2 * _MAX_HEAD_BYTES + _FRAMED_BYTES * answer.size:
                     self._fail(ValueError("too much framing"))
-        elif not answer.status:
-            self._keep_head(data)
+        elif not answer.status:  # an unfinished head: its bytes are needed if the answer is framed
+            answer.raw.append(data)
         self.wake()
-
-    def _keep_head(self, data: bytes) -> None:
-        """Keep an unfinished head: its bytes are needed if the answer is framed."""
-        self.answer.raw.append(data)
-        self._kept_bytes += len(data)
-        if self._kept_bytes > _MAX_HEAD_BYTES:
-            self._fail(ValueError("a head that is too long"))
 
     def eof_received(self) -> bool:
         return False
