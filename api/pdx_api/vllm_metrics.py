@@ -1,6 +1,7 @@
 """The metrics page of a vLLM engine, read into one report. The only parser of vLLM's metrics. Pure.
 
 A page has about 60 kB, mostly buckets of histograms. An engine with data-parallel ranks has one line for each rank.
+A page is untrusted: every number that is read is finite and in a range, and the work for a page is bounded.
 The names are those of vLLM 0.32: v1/metrics/loggers.py, and for transfers over NIXL
 distributed/kv_transfer/kv_connector/v1/nixl/stats.py.
 """
@@ -8,10 +9,21 @@ distributed/kv_transfer/kv_connector/v1/nixl/stats.py.
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from math import isfinite
+from itertools import islice
 from typing import Final
 
-_LABEL: Final = re.compile(r'(\w+)="([^"]*)"')
+MOST: Final = 1e12
+"""The largest number of a metric, and of its sum over ranks: seconds, tokens or requests."""
+MOST_BYTES: Final = 1e18
+"""The same for bytes. An engine moves a terabyte of KV within hours."""
+_LEAST: Final = 1e-9
+"""A smaller number is 0, so that a quotient of two numbers is finite."""
+_MOST_LINES: Final = 20_000
+"""A page with more lines of these metrics has no report. An engine has about 50 of them for each rank."""
+_LINE_CHARACTERS: Final = 16 * 1024
+_NUMBER_CHARACTERS: Final = 40
+"""A longer line, or a longer number, is none. Python writes a number in at most 24 characters."""
+_LABEL: Final = re.compile(r'\b(\w++)="([^"]*)"')
 _NUMBER: Final = re.compile(r"[0-9]{1,15}")
 _WAITING: Final = "num_requests_waiting_by_reason"
 _COUNTERS: Final = (
@@ -31,6 +43,8 @@ _COUNTERS: Final = (
     "prompt_tokens_total",
     "request_success_total",
 )
+_LARGEST: Final[Mapping[str, float]] = {"kv_cache_usage_perc": 1.0, "nixl_bytes_transferred_sum": MOST_BYTES}
+"""The largest number of the metrics for which it is not `MOST`."""
 _HISTOGRAMS: Final = (
     "e2e_request_latency_seconds",
     "inter_token_latency_seconds",
@@ -107,8 +121,8 @@ class PromptTokens:
 class EngineMetrics:
     """What an engine's metrics report, summed over its data-parallel ranks, or of one rank.
 
-    A number is None if the page lacks the metric, or if one of its lines has no finite number. Counters count from the
-    engine's start. A histogram that the page lacks is 0.
+    A number is None if the page lacks the metric, or if one of its lines has no number from 0 to the largest one
+    (`MOST`), or if their sum is larger. Counters count from the engine's start. A histogram that the page lacks is 0.
     """
 
     running: float | None = None
@@ -173,9 +187,21 @@ def read_waiting(page: bytes, rank: int | None = None) -> Waiting | None:
 
 def _find(pattern: re.Pattern[bytes], page: bytes) -> dict[str, list[str]]:
     lines: dict[str, list[str]] = {}
-    for name, rest in pattern.findall(b"\n" + page):
-        lines.setdefault(name.decode(), []).append(rest.decode(errors="replace"))
+    matches = list(islice(pattern.finditer(b"\n" + page), _MOST_LINES + 1))
+    if len(matches) > _MOST_LINES:
+        return lines
+    for match in matches:
+        line = match[2][: _LINE_CHARACTERS + 1].decode(errors="replace")
+        lines.setdefault(match[1].decode(), []).append(line if len(line) <= _LINE_CHARACTERS else "")
     return lines
+
+
+def _number(text: str, most: float) -> float:
+    """Return the number of a line; raises ValueError for one that is not from 0 to `most`, as NaN is."""
+    value = float(text) if len(text) <= _NUMBER_CHARACTERS else -1.0
+    if not 0.0 <= value <= most:
+        raise ValueError(text)
+    return value if value >= _LEAST else 0.0
 
 
 def _label(rank: int | None) -> str:
@@ -224,17 +250,20 @@ class _Page:
         )
 
     def _values(self, name: str, label: str = "") -> list[float]:
-        """Read the values of a metric; none if one of them is no finite number."""
-        lines = [line for line in self.lines.get(name, ()) if self.label in line and label in line]
+        """Read the values of a metric; none if one of them is no number in range."""
+        lines = self.lines.get(name, ())
+        if "" in lines:  # too long to have a label
+            return []
+        most = _LARGEST.get(name, MOST)
         try:
-            values = [float(line.rpartition(" ")[2]) for line in lines]
+            return [_number(ln.rpartition(" ")[2], most) for ln in lines if self.label in ln and label in ln]
         except ValueError:
             return []
-        return values if all(map(isfinite, values)) else []
 
     def _sum(self, name: str, label: str = "") -> float | None:
         values = self._values(name, label)
-        return sum(values) if values else None
+        total = sum(values)
+        return total if values and total <= _LARGEST.get(name, MOST) else None
 
     def _mean(self, *names: str) -> Mean:
         """Read the first of these histograms that the page has."""
@@ -267,4 +296,5 @@ class _Page:
         """
         names = ("kv_cache_size_tokens", "num_gpu_blocks", "block_size")
         tokens, blocks, size = (whole_number(settings.get(name)) or 0 for name in names)
-        return tokens or blocks * size // max(1, len(self.lines.get("cache_config_info", ())))
+        tokens = tokens or blocks * size // max(1, len(self.lines.get("cache_config_info", ())))
+        return tokens if tokens <= MOST else 0

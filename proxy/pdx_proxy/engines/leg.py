@@ -1,5 +1,6 @@
 """One request to one engine. It is counted while it is open and ends exactly once."""
 
+import asyncio
 from collections.abc import Iterable
 from math import inf
 from typing import Final
@@ -161,6 +162,9 @@ class Leg:
         connection, name = self.connection, self.endpoint.name
         try:
             while not is_open(name, connection.answer, self._path, self._size):
+                if connection.answer.unread:
+                    await asyncio.sleep(0)
+                    continue
                 await connection.progress()
                 connection.check()
         except BadAnswer as failure:

@@ -112,7 +112,10 @@ class EngineScraper:
     async def _read_models(self, endpoint: Endpoint) -> None:
         async with self._slots:
             page = await page_of(self._engines, endpoint, MODELS, SAMPLE_ANSWER_SECONDS)
-        self._set_models(endpoint, page)
+        try:
+            self._set_models(endpoint, page)
+        except Exception as error:  # a page that fails is this engine's problem
+            _log.error("The models of %s cannot be used: %r", endpoint.name, error)
 
     async def _scrape(self, ranks: list[Endpoint], seconds: float) -> list[Report] | None:
         """Read one engine for all its ranks; return None if it does not answer in time.
@@ -125,7 +128,11 @@ class EngineScraper:
             except EngineFailure as failure:
                 return None if isinstance(failure, DeadlineExceeded | ConnectTimeout) else []
             at = self._engines.clock()
-        reports = read_ranks(page, [endpoint.spec.rank for endpoint in ranks]) if page else []
+        try:
+            reports = read_ranks(page, [endpoint.spec.rank for endpoint in ranks]) if page else []
+        except Exception as error:  # a page that fails is this engine's problem
+            _log.error("The metrics of %s cannot be read: %r", ranks[0].name, error)
+            return []
         return [Report(endpoint, metrics, at) for endpoint, metrics in zip(ranks, reports, strict=False)]
 
     def _update(self, snapshot: Snapshot, new: tuple[Report, ...]) -> tuple[Report, ...]:

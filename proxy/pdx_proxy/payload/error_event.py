@@ -22,6 +22,7 @@ _ENGINES_CODES: Final = frozenset((None, "server_error", "vector_store_timeout")
 """Codes of a response's error that are the engine's (openai/types/responses/response_error.py)."""
 _SERVER_ERROR: Final = 500
 _LAST_STATUS: Final = 599
+_NO_MESSAGE: Final = "The engine failed."
 
 
 class EngineError:
@@ -39,7 +40,8 @@ def error_of(name: bytes, data: bytes) -> EngineError | None:
     """The failure that an event with this name and data reports; None for any other event, also an error of the client.
 
     Completions have `{"error": {"code": 500, …}}` without a name, Messages `{"type": "error", "error": {"type": …}}`,
-    Responses `{"type": "error", "code": …}` or `{"type": "response.failed", "response": {"error": …}}`.
+    Responses `{"type": "error", "code": …}` or `{"type": "response.failed", "response": {"error": …}}`. A member of
+    another type than that counts as missing.
     """
     try:
         event = orjson.loads(data)
@@ -47,7 +49,7 @@ def error_of(name: bytes, data: bytes) -> EngineError | None:
         return None
     if not isinstance(event, dict):
         return None
-    kind, error = event.get("type", name.decode("latin-1")), event.get("error")
+    kind, error = _text(event, "type") or name.decode("latin-1"), event.get("error")
     if kind == "response.failed":
         response = event.get("response")
         error = response.get("error") if isinstance(response, dict) else None
@@ -56,11 +58,26 @@ def error_of(name: bytes, data: bytes) -> EngineError | None:
         return _of_response(event) if kind == "error" and error is None else None
     code = error.get("code")
     if isinstance(code, int):
-        return EngineError(code, orjson.dumps({"error": error})) if code >= _SERVER_ERROR else None
-    if kind != "error" or error.get("type") in _CLIENTS_TYPES:
+        return EngineError(code, _body({"error": error})) if code >= _SERVER_ERROR else None
+    error_type = _text(error, "type")
+    if kind != "error" or error_type in _CLIENTS_TYPES:
         return None
-    status = 503 if error.get("type") == "overloaded_error" else _SERVER_ERROR
-    return EngineError(status, orjson.dumps({"type": "error", "error": error}))
+    status = 503 if error_type == "overloaded_error" else _SERVER_ERROR
+    return EngineError(status, _body({"type": "error", "error": error}))
+
+
+def _text(members: dict[str, Any], name: str) -> str | None:
+    """Return a member that is a text; None for any other type."""
+    value = members.get(name)
+    return value if isinstance(value, str) else None
+
+
+def _body(members: dict[str, Any]) -> bytes:
+    """Return an error as a body; a general one for members that orjson reads but does not write (nested too deep)."""
+    try:
+        return orjson.dumps(members)
+    except orjson.JSONEncodeError:
+        return error_body(_SERVER_ERROR, _NO_MESSAGE, "InternalServerError")
 
 
 def _of_response(error: dict[str, Any]) -> EngineError | None:
@@ -69,8 +86,8 @@ def _of_response(error: dict[str, Any]) -> EngineError | None:
     if isinstance(code, int):
         if code < _SERVER_ERROR:
             return None
-    elif code not in _ENGINES_CODES:
+    elif _text(error, "code") not in _ENGINES_CODES:
         return None
-    status = code if isinstance(code, int) else _SERVER_ERROR
-    message = str(error.get("message") or "The engine failed.")
+    status = min(code, _LAST_STATUS) if isinstance(code, int) else _SERVER_ERROR
+    message = _text(error, "message") or _NO_MESSAGE
     return EngineError(status, error_body(status, message, "InternalServerError"))

@@ -13,6 +13,10 @@ from pdx_proxy.payload.prefill_answer import COMPLETED, ENDED
 _BUFFERED_BYTES: Final = 1024 * 1024
 """How much of an answer is buffered and inspected before it is relayed, or counts as failed. In a stream, how much of
 what may prove something."""
+_MOST_EVENTS: Final = 1000
+"""Events of one answer that are judged without a pause. An engine sends at most a few before it generates."""
+_NEAR_BYTES: Final = 4096
+"""Within so many bytes, the two ends that an event may have are searched first. Most events are shorter."""
 _REPEATED: Final = 3
 """How often events that prove nothing may have the bytes of the request that they repeat. vLLM does so twice before the
 engine has the request, with the default values of members that the client left out."""
@@ -42,6 +46,8 @@ def is_open(endpoint: str, answer: Answer, path: str = "", sent: int = 0) -> boo
 
     vLLM answers 200 before the KV has arrived: a failed load is an error event at the head of the stream. An engine
     that shuts down answers 200 with the finish reason "abort", or with what stands for it at `path`.
+
+    False with `answer.unread`: call it again after other work.
     """
     if not answer.status:
         return False
@@ -53,7 +59,7 @@ def is_open(endpoint: str, answer: Answer, path: str = "", sent: int = 0) -> boo
     if answer.status != 200:  # the caller may need the whole error object
         return answer.complete or answer.size > _BUFFERED_BYTES
     if answer.framed or answer.is_event_stream:
-        return _is_stream_open(endpoint, answer) or answer.complete or _exceeds(answer, sent)
+        return _is_stream_open(endpoint, answer) or (answer.complete and not answer.unread) or _exceeds(answer, sent)
     if not answer.complete:
         return answer.size > _BUFFERED_BYTES
     if _is_aborted(path, answer.content):
@@ -76,14 +82,15 @@ def _has_no_tokens(content: bytes | bytearray) -> bool:
         return False
     try:
         return ENDED.decode(content).usage.output_tokens == 0
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return False
 
 
 def _is_stream_open(endpoint: str, answer: Answer) -> bool:
     """Whether an event shows that the engine generates. Every byte is searched once, however the stream is divided."""
     content, begin = answer.content, answer.event_begin
-    while True:
+    answer.unread = False
+    for _ in range(_MOST_EVENTS):
         end, after = _event_end(content, max(begin, answer.inspected))
         if end < 0:
             answer.event_begin = begin
@@ -93,11 +100,16 @@ def _is_stream_open(endpoint: str, answer: Answer) -> bool:
         if (short or _name_of(content, begin) not in _ANNOUNCEMENTS) and _proves(endpoint, bytes(content[begin:end])):
             return True
         begin = after
+    answer.event_begin = answer.inspected = begin
+    answer.unread = True
+    return False
 
 
 def _exceeds(answer: Answer, sent: int) -> bool:
     """Whether too much of a stream is buffered without a proof. What repeats the request is bounded by its size."""
     size, begin = answer.size, answer.event_begin
+    if answer.unread:
+        return size > 2 * _BUFFERED_BYTES + _REPEATED * sent
     if size <= _BUFFERED_BYTES:
         return False
     if size > _BUFFERED_BYTES + _REPEATED * sent:
@@ -117,8 +129,12 @@ def _event_end(content: bytes | bytearray, begin: int) -> tuple[int, int]:
     Lines end in LF or CR LF; an empty line ends an event. (A CR alone, which the standard of server-sent events also
     allows, is sent by no engine.)
     """
-    end = content.find(b"\n\n", begin)
-    crlf = content.find(b"\n\r\n", begin, end + 1 if end >= 0 else len(content))
+    near, size = begin + _NEAR_BYTES, len(content)
+    end = content.find(b"\n\n", begin, near)
+    crlf = content.find(b"\n\r\n", begin, end + 1 if end >= 0 else near)
+    if end < 0 and crlf < 0 and near < size:
+        end = content.find(b"\n\n", begin)
+        crlf = content.find(b"\n\r\n", begin, end + 1 if end >= 0 else size)
     if crlf >= 0:
         return crlf, crlf + 3
     return end, end + 2
@@ -152,7 +168,7 @@ def _completes_without_token(event: bytes) -> bool:
         return False
     try:
         return COMPLETED.decode(event).response.usage.output_tokens == 0
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return False
 
 

@@ -27,6 +27,7 @@ from pdx_proxy.health.reports import Round
 from pdx_proxy.health.transfer_share import TransferShare
 from pdx_proxy.http.downstream.certificate import certificate_of
 from pdx_proxy.process.admin import create_admin
+from pdx_proxy.process.guard import Guard
 from pdx_proxy.process.workers import LocalWorkers, ProcessWorkers, Workers, address_of, bind
 from pdx_proxy.telemetry.counters import Outcome
 from pdx_proxy.verification.prober import TransferProber
@@ -40,6 +41,9 @@ class Control:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
+        self._guard = Guard()
+        self._leg_limits: dict[str, float] = {}
+        """The last limits that were computed for the gateway's own report."""
         self._workers: Workers | None = None
         self._runner: web.AppRunner | None = None
         self._engines = create_engines(settings, lambda _: None)
@@ -152,39 +156,53 @@ class Control:
 
     async def _report(self) -> dict[str, Any]:
         report = await self._worker_report()
+        with self._guard.step("The report of the limits of legs"):
+            self._leg_limits = self._limits_of(report)
+        arrivals: dict[str, Any] = {}
+        with self._guard.step("The report of the share of transfers"):
+            arrivals = self.transfer_share.as_json()
+        own = {"ejections": dict(self.registry.ejections), "verification": self.prober.report()}
+        return {**report, **own, "legLimits": self._leg_limits, "arrivals": arrivals}
+
+    def _limits_of(self, report: Mapping[str, Any]) -> dict[str, float]:
+        """Return the limits of legs at the moment of a report of the workers."""
         counts = [report.get(key, {}) for key in ("legs", "prefilling", "blocked")]
         decode = report.get("decode", {})
         batches = {name: limit / decode["limited"][name] for name, limit in decode.get("batches", {}).items()}
-        limits = leg_limits(
+        return leg_limits(
             self._snapshot(),
             self.loads.reports,
             self._settings.limits,
-            lambda each: Legs(*(by_name.get(each.name, 0) for by_name in counts)),
+            lambda endpoint: Legs(*(by_name.get(endpoint.name, 0) for by_name in counts)),
             batches,
         )
-        own = {"ejections": dict(self.registry.ejections), "verification": self.prober.report(), "legLimits": limits}
-        return {**report, **own, "arrivals": self.transfer_share.as_json()}
 
     def _publish(self) -> None:
         snapshot = self.registry.snapshot
         self._engines.apply(snapshot)
         if self._workers is not None:
-            self._workers.apply(snapshot)
+            with self._guard.step("The publication of the endpoints"):
+                self._workers.apply(snapshot)
 
     async def _consume(self, scraped: Round) -> None:
-        """Use what the metrics of all engines have shown."""
-        if self.loads.update(scraped):
-            self._publish_load()
+        """Use what the metrics of all engines have shown. A use that fails stops no other one."""
+        with self._guard.step("The use of the engines' load"):
+            if self.loads.update(scraped):
+                self._publish_load()
         if scraped.is_sample:
-            for suspect in self._stalls.update(scraped):
-                self.endpoint_manager.on_event(suspect)
-            for endpoint, is_long in self._queues.update(scraped):
-                self.endpoint_manager.set_long_queue(endpoint, is_long)
+            with self._guard.step("The search for engines without progress"):
+                for suspect in self._stalls.update(scraped):
+                    self.endpoint_manager.on_event(suspect)
+            with self._guard.step("The use of the engines' queues"):
+                for endpoint, is_long in self._queues.update(scraped):
+                    self.endpoint_manager.set_long_queue(endpoint, is_long)
         if self._stopping:  # workers that end report nothing
             return
-        await self._idle_checks.update(scraped)
+        with self._guard.step("The check of silent engines"):
+            await self._idle_checks.update(scraped)
         if scraped.is_sample:
-            self.transfer_share.update(scraped, (await self._worker_report())["outcomes"][Outcome.SPLIT])
+            with self._guard.step("The use of the share of transfers"):
+                self.transfer_share.update(scraped, (await self._worker_report())["outcomes"][Outcome.SPLIT])
 
     async def _has_work(self, endpoint: Endpoint) -> bool:
         """Whether work explains that this engine does not answer. A report that is no longer used explains nothing."""

@@ -26,6 +26,7 @@ from pdx_proxy.handoff.settlements import Settlements
 from pdx_proxy.handoff.worker_state import WorkerState
 from pdx_proxy.http.downstream.certificate import certificate_of
 from pdx_proxy.http.downstream.listener import Listener
+from pdx_proxy.process.guard import Guard
 from pdx_proxy.serving.gateway import Gateway
 from pdx_proxy.telemetry.trace_context import TraceSampler
 from pdx_proxy.telemetry.tracing import Tracing
@@ -86,6 +87,9 @@ class Worker:
         log: SharedLog | None = None,
     ) -> None:
         self._settings = settings
+        self._guard = Guard()
+        self._balancing: dict[str, dict[str, Any]] = {"prefill": {"tokens": {}}, "decode": {}}
+        """The last reports of the balancers."""
         self._engines = create_engines(settings, notify, load)
         self._tracing = create_tracing(settings.tracing, self._engines.clock, settings.workers)
         self._serving = WorkerState(self._engines, log, self._tracing)
@@ -111,13 +115,15 @@ class Worker:
         await self._listener.start(sock, self._certificate.context if self._certificate is not None else None)
 
     def apply(self, snapshot: Snapshot) -> None:
-        """Put a snapshot in force."""
-        self._serving.apply(snapshot)
+        """Put a snapshot in force. A part of it that fails ends no worker."""
+        with self._guard.step("The use of the latest endpoints"):
+            self._serving.apply(snapshot)
         self._admission.serve_next()
 
     def apply_load(self, reports: LoadReports) -> None:
-        """Put the engines' latest load reports in force."""
-        self._serving.apply_load(reports)
+        """Put the engines' latest load reports in force. If that fails, the limits stay as they are."""
+        with self._guard.step("The use of the engines' load reports"):
+            self._serving.apply_load(reports)
         self._admission.serve_next()
 
     @property
@@ -129,10 +135,11 @@ class Worker:
         """Return the counters and the legs in flight."""
         serving, load = self._serving, self._engines.load
         legs = {"prefilling": dict(load.at_prefill), "blocked": dict(load.blocked)}
-        chooser = serving.chooser
-        own = {"prefill": chooser.prefills.report(), "decode": chooser.decodes.report()}
+        for name, balancer in (("prefill", serving.chooser.prefills), ("decode", serving.chooser.decodes)):
+            with self._guard.step(f"The report of the {name} balancer"):
+                self._balancing[name] = balancer.report()
         spans = {} if self._tracing is None else {"spans": self._tracing.report()}
-        return {**serving.counters.report(load.view()), **legs, **own, **spans}
+        return {**serving.counters.report(load.view()), **legs, **self._balancing, **spans}
 
     def drain(self) -> None:
         """Serve on, and let clients connect to other gateways."""

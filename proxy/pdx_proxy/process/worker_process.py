@@ -16,6 +16,7 @@ from pdx_proxy.balancing.shared_load import SharedLoad
 from pdx_proxy.config.settings import Settings
 from pdx_proxy.endpoints.snapshot import Snapshot, SnapshotChange
 from pdx_proxy.process.channel import Channel, Drain, ListenerClosed, Report, ReportRequest, encode
+from pdx_proxy.process.guard import Guard
 from pdx_proxy.process.heartbeats import Heart
 from pdx_proxy.process.worker import Worker, keep_memory, spare_collector
 from pdx_proxy.telemetry.access_log import configure_logs
@@ -33,7 +34,7 @@ async def _work(
     usage = SharedUsage(load.rows, number, settings.workers)
     log = SharedLog.over(prefill_fd, number, settings.workers)
     worker = Worker(settings, lambda event: channel.send(encode(event)), load, usage, log)
-    heart = Heart(heartbeat_fd, number)
+    heart, guard = Heart(heartbeat_fd, number), Guard()
     snapshot: Snapshot | None = None
     while (message := await channel.receive()) is not None:
         if isinstance(message, SnapshotChange):
@@ -49,7 +50,8 @@ async def _work(
         elif isinstance(message, Drain):
             worker.drain()
         elif isinstance(message, ReportRequest):
-            channel.send(encode(Report(worker.report())))
+            with guard.step("The report of a worker"):
+                channel.send(encode(Report(worker.report())))
     await worker.stop(lambda: channel.send(encode(ListenerClosed())) if snapshot is not None else None)
     channel.close()
 

@@ -1,9 +1,7 @@
 """The requests that no engine serves: health, models, redirects, preflight requests, and what clients may not use."""
 
 from collections.abc import Mapping
-from typing import Any, Final
-
-import orjson
+from typing import Final
 
 from pdx_proxy.admission.api_keys import Keyring
 from pdx_proxy.endpoints.models import ServedModel, union
@@ -71,16 +69,16 @@ class LocalAnswers:
             if not decode:
                 answer(exchange, 503, unavailable_body(_NO_ENGINE), {**headers, "retry-after": "1"})
                 return
-            models = _models_of(exchange.path, union(endpoint.models for endpoint in decode))
-            answer(exchange, 200, orjson.dumps(models), headers)
+            page = _models_of(exchange.path, union(endpoint.models for endpoint in decode))
+            answer(exchange, 200, page, headers)
         except RefusedError as refusal:
             answer(exchange, refusal.status, refusal.body(), {**headers, **refusal.headers})
 
 
-def _models_of(path: str, models: Mapping[str, ServedModel]) -> dict[str, Any]:
+def _models_of(path: str, models: Mapping[str, ServedModel]) -> bytes:
     """What a GET of this path returns; raises RefusedError for a model that no engine serves."""
     if path == MODELS:
-        return {"object": "list", "data": [model.card for model in models.values()]}
+        return b'{"object":"list","data":[%b]}' % b",".join(model.card for model in models.values())
     name = path.removeprefix(f"{MODELS}/")
     if name not in models:
         raise no_such_model(name)

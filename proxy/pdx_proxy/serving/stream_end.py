@@ -11,6 +11,8 @@ from pdx_proxy.payload.decisions import MESSAGES, RESPONSES
 _MAX_MESSAGE: Final = 1000
 """Characters of a body that is no error of vLLM, in the message of an event."""
 _NUMBER: Final = b'"sequence_number":'
+_MOST_DIGITS: Final = 15
+"""Of a number of an event. Clients read a longer one as a float."""
 
 
 class Break:
@@ -57,7 +59,10 @@ def error_events(path: str, status: int, body: bytes) -> bytes:
     """An answer with an error status as the events of a stream on this path."""
     try:
         document = orjson.loads(body)
-        message = str(document["error"]["message"])
+        message = document["error"]["message"]
+        if not isinstance(message, str):
+            raise TypeError(message)
+        orjson.dumps(document)  # which fails for what is nested too deep
     except (orjson.JSONDecodeError, LookupError, TypeError):
         message = body.decode(errors="replace")[:_MAX_MESSAGE]
         document = orjson.loads(error_body(status, message, "InternalServerError" if status >= 500 else BAD_REQUEST))
@@ -79,4 +84,4 @@ def _next_number(last_chunk: bytes) -> int:
     """The number behind that of the last event of the Responses API; 0 where the last piece has none."""
     begin = last_chunk.rfind(_NUMBER)
     digits = last_chunk[begin + len(_NUMBER) :][:20].lstrip().split(b",", 1)[0].split(b"}", 1)[0] if begin >= 0 else b""
-    return int(digits) + 1 if digits.isdigit() else 0
+    return int(digits) + 1 if digits.isdigit() and len(digits) <= _MOST_DIGITS else 0

@@ -32,6 +32,8 @@ _PROVIDER: Final = "vllm"
 _FIRST_TOKEN: Final = "first_token"  # noqa: S105 (not a secret)
 _USAGE: Final = re.compile(rb'"usage"\s*:\s*(\{[^{}]*(?:\{[^{}]*\}[^{}]*)*\})')
 """The usage in an answer: an object with objects of one level."""
+_MOST_TOKENS: Final = 10**12
+"""A larger count is none. One above 64 bits would end the export of other requests' spans, too."""
 _TOKENS: Final = {
     "input_tokens": ("prompt_tokens", "input_tokens"),
     "output_tokens": ("completion_tokens", "output_tokens"),
@@ -221,11 +223,11 @@ def _usage_attributes(tail: bytes) -> dict[str, Attribute]:
     found = _USAGE.findall(tail)
     try:
         usage = msgspec.json.decode(found[-1]) if found else {}
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, UnicodeDecodeError):
         usage = {}
     counts: dict[str, Attribute] = {}
     for name, members in _TOKENS.items():
         count = next((usage[member] for member in members if isinstance(usage.get(member), int)), None)
-        if count is not None:
+        if count is not None and 0 <= count <= _MOST_TOKENS:
             counts[f"gen_ai.usage.{name}"] = count
     return counts

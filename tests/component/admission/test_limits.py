@@ -2,6 +2,8 @@
 
 import asyncio
 
+import pytest
+
 from pdx_api.names import Order
 from pdx_proxy.config.settings import Limits
 from pdx_sim import FaultKind
@@ -118,3 +120,37 @@ async def test_a_leg_that_waits_for_its_prefill_has_not_reached_its_decode(make_
     world.p.faults.add(FaultKind.STATUS, status=500)
     assert (await world.complete(prompt=PROMPT, tokens=2)).status == 200
     assert not world.report["prefilling"], "P has failed"
+
+
+CLIENT, OTHER = "192.0.2.1", "9.9.9.9"
+LINES = {
+    "one": (f"X-Forwarded-For: {OTHER}, {CLIENT}\r\n",),
+    "two": (f"X-Forwarded-For: {OTHER}\r\n", f"X-Forwarded-For: {CLIENT}\r\n"),
+    "three in any case": (
+        f"x-forwarded-for: {CLIENT}\r\n",
+        f"X-FORWARDED-FOR: {OTHER}\r\n",
+        f"x-Forwarded-for:{CLIENT}\r\n",
+    ),
+    "lists": (f"X-Forwarded-For: {OTHER}, {OTHER}\r\n", f"X-Forwarded-For: {OTHER},{CLIENT}\r\n"),
+    "behind two proxies": (
+        f"X-Forwarded-For: {OTHER}\r\n",
+        f"X-Forwarded-For: {CLIENT}\r\n",
+        "X-Forwarded-For: 127.0.0.9\r\n",
+    ),
+    "many": (*(f"X-Forwarded-For: 9.9.9.{number}\r\n" for number in range(90)), f"X-Forwarded-For: {CLIENT}\r\n"),
+}
+
+
+@pytest.mark.parametrize("server", ["", "Accept: a\r\nAccept: b\r\n"], ids=["fast path", "fallback"])
+@pytest.mark.parametrize("kind", LINES)
+async def test_lines_of_a_client_s_own_do_not_hide_it(kind: str, server: str, make_world: MakeWorld) -> None:
+    """Its proxy appends a line with its address, rather than to the client's own line."""
+    limits = Limits(requests_per_client=1, trusted_proxies=("127.0.0.0/8",))
+    world = await make_world(Order.PREFILL_FIRST, p={"prefill_base_seconds": 0.6}, limits=limits)
+    _, first = await world.raw(Shape().body(), head=f"X-Forwarded-For: {CLIENT}\r\n")
+    await eventually(lambda: world.p.counts.running_now)
+    head = f"{LINES[kind][0]}X-Between: 1\r\n{''.join(LINES[kind][1:])}{server}Connection: close\r\n"
+    reader, second = await world.raw(Shape().body(), head=head)
+    assert (await reader.read()).startswith(b"HTTP/1.1 429 ")
+    for writer in (first, second):
+        writer.close()

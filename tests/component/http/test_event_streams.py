@@ -106,6 +106,9 @@ FAILED = b"HTTP/1.1 500 E\r\ncontent-type: application/json\r\ntransfer-encoding
 ENDLESS = {
     "status-500": FAILED + chunk(LONG),
     "head": b"HTTP/1.1 200 OK\r\nx-long: " + LONG,
+    "extension": STREAM + b"5;" + LONG,
+    "extensions": STREAM + (b"1;" + b"x" * 1000 + b"\r\n:\r\n") * 1000,
+    "trailers": STREAM + chunk(b":\n\n") + b"0\r\n" + b"x-a: b\r\n" * 100_000,
 }
 
 

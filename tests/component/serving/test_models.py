@@ -102,3 +102,12 @@ async def test_engines_are_read_again(make_world: MakeWorld, monkeypatch: pytest
 async def test_a_worker_process_gets_the_models(make_world: MakeWorld) -> None:
     world = await make_world(Order.PREFILL_FIRST, workers=2)
     assert [await _names(world) for _ in range(4)] == [["sim"]] * 4
+
+
+@pytest.mark.parametrize("member", ["9" * 23, "[" * 600 + "]" * 600, json.dumps("a" * 70_000), r'"\ud800"'])
+async def test_no_model_of_one_engine_spoils_the_list(member: str, make_world: MakeWorld) -> None:
+    world = await make_world(Order.PREFILL_FIRST, decode=2)
+    _report(world, ("sim",), ("sim", "law"))
+    page = f'{{"data":[{{"id":"odd","x":{member}}}]}}'.encode()
+    world.gateway.endpoint_manager.set_models(world.endpoint(world.d), page)
+    assert "law" in await _names(world)

@@ -17,7 +17,7 @@ from aiohttp.web_protocol import RequestHandler
 
 from pdx_proxy.http.downstream.boundary import RequestBoundary
 from pdx_proxy.http.downstream.exchange import Handler, Pausable, date_line
-from pdx_proxy.http.downstream.head import MAX_HEADERS
+from pdx_proxy.http.downstream.head import FORWARDED_FOR, MAX_HEADERS
 from pdx_proxy.http.downstream.transport import SendProgress, body_seconds, cut, peer_of, sweep_client
 from pdx_proxy.http.errors import BAD_REQUEST, RefusedError, body_too_large, body_too_slow, error_body, head_too_large
 from pdx_proxy.http.messages import answer_head
@@ -26,7 +26,8 @@ from pdx_proxy.http.target import split_target
 _IDLE_SECONDS: Final = 75.0
 """How long a connection may wait for a whole head, from the end of the previous request."""
 _MAX_LINE_BYTES: Final = 8190
-_TRACESTATE: Final = "tracestate"
+_LISTS: Final = ("tracestate", FORWARDED_FOR)
+"""Headers whose lines are one list (W3C Trace Context, 3.3.1). The gateway reads the other ones as single values."""
 _TOO_MANY: Final = "Too many headers"
 
 TakeBack = Callable[[asyncio.Transport, bytes, bool], bool]
@@ -218,12 +219,14 @@ class AiohttpExchange:
 
 
 def _joined_headers(request: web.BaseRequest) -> Mapping[str, str]:
-    """The headers of a request, with several lines of its tracestate as one (W3C Trace Context, 3.3.1)."""
-    states = request.headers.getall(_TRACESTATE, ())
-    if len(states) < 2:
-        return request.headers
-    joined = request.headers.copy()
-    joined[_TRACESTATE] = ",".join(states)
+    """The headers of a request, with several lines of a list as one."""
+    headers = request.headers
+    repeated = {name: lines for name in _LISTS if len(lines := headers.getall(name, ())) > 1}
+    if not repeated:
+        return headers
+    joined = headers.copy()
+    for name, lines in repeated.items():
+        joined[name] = ",".join(lines)
     return joined
 
 

@@ -15,6 +15,8 @@ MAX_HEAD_BYTES: Final = 8190
 """A longer head goes to aiohttp, which reads it or answers with an error."""
 MAX_HEADERS: Final = 128
 """Headers of one request, on both servers."""
+FORWARDED_FOR: Final = "x-forwarded-for"
+"""The header of the addresses behind proxies. Several lines of it are one list, in their order (RFC 9110, 5.3)."""
 _UNUSUAL: Final = frozenset({"content-encoding", "expect", "transfer-encoding", "upgrade"})
 
 
@@ -40,10 +42,13 @@ class _Headers:
         self.repeated = False
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        key = name.decode("latin-1").lower()
+        key, text = name.decode("latin-1").lower(), value.decode("latin-1")
         if key in self.by_name:
-            self.repeated = True
-        self.by_name[key] = value.decode("latin-1")
+            if key == FORWARDED_FOR:
+                text = f"{self.by_name[key]},{text}"
+            else:
+                self.repeated = True
+        self.by_name[key] = text
 
 
 def read_head(head: bytes, max_body_bytes: int) -> tuple[dict[str, str], int, bool] | None:

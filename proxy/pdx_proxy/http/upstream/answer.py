@@ -16,6 +16,7 @@ class Answer:
         "raw",
         "size",
         "status",
+        "unread",
     )
 
     def __init__(self) -> None:
@@ -38,6 +39,8 @@ class Answer:
         """Where the first event begins that has not been judged, in bytes of the body."""
         self.inspected = 0
         """Bytes of the body in which the end of that event has been searched."""
+        self.unread = False
+        """Whether events have arrived that are judged later: so many arrived together."""
 
     def add(self, data: bytes) -> None:
         """Append a part of the body. The first part is kept as it is: most answers have one."""

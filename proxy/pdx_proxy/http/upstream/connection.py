@@ -22,7 +22,10 @@ _JOINED_BYTES: Final = 16 * 1024
 """Up to this size, head and body are joined and sent in one write. A larger body is not copied."""
 
 _MAX_HEAD_BYTES: Final = 64 * 1024
-"""The largest head of an answer. An engine that sends more has failed."""
+"""The largest head of an answer, and trailers. Also the most bytes in a row that are no body, such as the extension of
+a chunk (RFC 9112, 7.1.1). An engine that sends more has failed."""
+_FRAMED_BYTES: Final = 8
+"""The most bytes of a stream that is kept as received, for one byte of its body. A chunk of one byte has six."""
 _FINAL: Final = 200
 """The least status of an answer that is not interim."""
 _LOST_SECONDS: Final = 30.0
@@ -51,16 +54,18 @@ class Connection:
     """
 
     __slots__ = (
+        "_bodiless",
         "_closed",
         "_deadline",
         "_half_closed",
-        "_head_bytes",
         "_interruption",
+        "_kept_bytes",
         "_loop",
         "_parser",
         "_relay",
         "_sent",
         "_sink",
+        "_trailer_bytes",
         "_waiter",
         "address",
         "answer",
@@ -85,8 +90,11 @@ class Connection:
         self._sent = 0.0
         """When the request was sent, in the loop's time."""
         self._half_closed = False
-        self._head_bytes = 0
-        """Bytes of an unfinished head."""
+        self._kept_bytes = 0
+        """Bytes of a framed answer as received, until it is relayed."""
+        self._bodiless = 0
+        """Bytes since the last ones of body."""
+        self._trailer_bytes = 0
         self._interruption: Exception | None = None
         self._waiter: asyncio.Future[None] | None = None
         self._deadline = DeadlineTimer(loop, self)
@@ -123,7 +131,7 @@ class Connection:
         self._relay = False
         self._sink = None
         self._interruption = None
-        self._head_bytes = 0
+        self._kept_bytes = self._bodiless = self._trailer_bytes = 0
         self._deadline.clear()
         if self._parser is None or not clean:  # a parser is reused after a complete answer
             self._parser = httptools.HttpResponseParser(self)
@@ -267,11 +275,15 @@ class Connection:
         if parser is None or answer.complete:
             self._fail(ValueError("bytes without a request"))
             return
+        self._bodiless += len(data)
         try:
             parser.feed_data(data)
         except httptools.HttpParserError as error:
             answer.complete = False  # bytes behind the end prove that it was not the end
             self._fail(error)
+            return
+        if self._bodiless > _MAX_HEAD_BYTES and not answer.complete:
+            self._fail(ValueError("a head or framing that is too long"))
             return
         if self._relay:
             self.last_chunk = data
@@ -283,16 +295,12 @@ class Connection:
         elif answer.framed:
             if self._sink is None:
                 answer.raw.append(data)
-        elif not answer.status:
-            self._keep_head(data)
+                self._kept_bytes += len(data)
+                if self._kept_bytes > 2 * _MAX_HEAD_BYTES + _FRAMED_BYTES * answer.size:
+                    self._fail(ValueError("too much framing"))
+        elif not answer.status:  # an unfinished head: its bytes are needed if the answer is framed
+            answer.raw.append(data)
         self.wake()
-
-    def _keep_head(self, data: bytes) -> None:
-        """Keep an unfinished head: its bytes are needed if the answer is framed."""
-        self.answer.raw.append(data)
-        self._head_bytes += len(data)
-        if self._head_bytes > _MAX_HEAD_BYTES:
-            self._fail(ValueError("a head that is too long"))
 
     def eof_received(self) -> bool:
         return False
@@ -322,10 +330,16 @@ class Connection:
             raise ValueError("more bytes than one answer")
 
     def on_header(self, name: bytes, value: bytes) -> None:
+        answer = self.answer
+        if answer.status:  # a trailer is no header of the answer (RFC 9110, 6.5.1)
+            self._trailer_bytes += len(name) + len(value) + 4  # colon, space and line end
+            if self._trailer_bytes > _MAX_HEAD_BYTES:
+                raise ValueError("trailers that are too long")
+            return
         name = name.lower()
         if name == b"transfer-encoding":
-            self.answer.chunked = value.lower() == b"chunked"
-        self.answer.headers.append((name, value))
+            answer.chunked = value.lower() == b"chunked"
+        answer.headers.append((name, value))
 
     def on_headers_complete(self) -> None:
         assert self._parser is not None
@@ -341,6 +355,7 @@ class Connection:
     def on_body(self, data: bytes) -> None:
         answer = self.answer
         answer.size += len(data)
+        self._bodiless = 0
         if self._relay:
             return
         if self._sink is not None:

@@ -9,6 +9,8 @@ BUSY: Final = frozenset({429, 503})
 """Statuses whose Retry-After names a time in which the engine accepts no request (RFC 9110, 10.2.3; RFC 6585, 4)."""
 LONGEST_SECONDS: Final = 60.0
 """A longer time is cut: an engine that recovers earlier must not stay unused."""
+_DATE_BYTES: Final = 64
+"""A longer date is none."""
 
 
 def retry_after(answer: Answer) -> float:
@@ -26,7 +28,9 @@ def retry_after(answer: Answer) -> float:
 
 
 def _until(date: bytes, now: bytes) -> float:
+    if max(len(date), len(now)) > _DATE_BYTES:
+        return 0.0
     try:
         return (parsedate_to_datetime(date.decode()) - parsedate_to_datetime(now.decode())).total_seconds()
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, OverflowError, LookupError, AttributeError):  # of a date that is none
         return 0.0

@@ -140,3 +140,17 @@ async def test_a_loss_after_an_earlier_wait_is_not_sent_again(pool: OneIdle) -> 
         await leg.first_event(5.0)
     assert pool.connects == 0
     leg.end()
+
+
+@pytest.mark.parametrize("flood", [b":\n\n", b":\r\n\r\n", b"\n\n", b"event: ping\ndata: {}\n\n"])
+async def test_other_tasks_run_between_the_events_of_a_flood(flood: bytes, pool: OneIdle) -> None:
+    leg = await _sent(pool)
+    events = flood * 20_000 + b'data: {"choices":[{"text":"a"}]}\n\n'
+    head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+    pool.idle.data_received(head + b"%x\r\n%b\r\n" % (len(events), events))
+    first, passes = asyncio.get_running_loop().create_task(leg.first_event(60.0)), 0
+    while not first.done():
+        await asyncio.sleep(0)
+        passes += 1
+    assert (await first).status == 200
+    assert passes >= 20
