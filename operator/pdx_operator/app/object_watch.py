@@ -7,18 +7,15 @@ metadata of all objects from time to time.
 
 import asyncio
 import contextlib
-import itertools
 import logging
-import os
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, Final
 
-import kopf
-
-from pdx_api.names import GROUP, PLURAL, VERSION
+from pdx_operator.app.kopf_run import run_kopf
 from pdx_operator.kube.backoff import Backoff
 from pdx_operator.kube.cache import Cache
 from pdx_operator.kube.client import ApiError, Cluster
+from pdx_operator.kube.object_shape import UnusableObjectError, require_identity
 from pdx_operator.kube.resources import PDDEPLOYMENT, Key
 
 _SWEEP_SECONDS: Final = 300.0
@@ -36,7 +33,10 @@ log = logging.getLogger(__name__)
 
 
 class ObjectWatch:
-    """Owner of kopf. `begin` and `end` are called before kopf starts and before it ends."""
+    """Owner of kopf. `begin` and `end` are called before kopf starts and before it ends.
+
+    `listen` is called when kopf has taken over the signals of the process.
+    """
 
     def __init__(
         self,
@@ -47,12 +47,14 @@ class ObjectWatch:
         begin: Callable[[], None],
         end: Callable[[], Awaitable[None]],
         random: Callable[[], float],
+        listen: Callable[[], None] = lambda: None,
     ) -> None:
         self._cluster = cluster
         self._cache = cache
         self._namespaces = tuple(namespaces)
         self._begin = begin
         self._end = end
+        self._listen = listen
         self._backoff = Backoff(0.5, _LONGEST_DELAY, random)
         self._relisted = asyncio.Event()
         self._restart = asyncio.Event()
@@ -75,10 +77,10 @@ class ObjectWatch:
         return frozenset(self._namespaces) - frozenset(self._readable)
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Watch until a signal arrives, or until `stop` is set."""
+        """Watch until `stop` is set."""
         while not stop.is_set():
-            self._readable = await self._probe()
-            if self._readable:
+            self._readable = await _unless(stop, self._probe())
+            if self._readable and not stop.is_set():
                 self._restart.clear()
                 if await self._watch(stop) and not self._restart.is_set():
                     return
@@ -122,9 +124,6 @@ class ObjectWatch:
 
     async def _watch(self, stop: asyncio.Event) -> bool:
         """Run kopf once; False if it failed."""
-        registry = kopf.OperatorRegistry()
-        kopf.on.login(registry=registry)(_login)
-        kopf.on.event(GROUP, VERSION, PLURAL, registry=registry)(self.on_event)
         ending = asyncio.Event()
 
         async def on_cleanup(**_: Any) -> None:
@@ -132,18 +131,10 @@ class ObjectWatch:
             ending.set()
             await self._end()
 
-        kopf.on.cleanup(registry=registry)(on_cleanup)
         waits = asyncio.create_task(self._until_end(stop, ending), name="end of kopf")
         self._begin()
         try:
-            await kopf.operator(
-                registry=registry,
-                settings=_settings(),
-                standalone=True,
-                clusterwide=self._namespaces == (None,),
-                namespaces=[namespace for namespace in self._readable if namespace is not None],
-                stop_flag=ending,
-            )
+            await run_kopf(self._readable, self.on_event, on_cleanup, ending, self._listen)
         except Exception as error:
             log.warning("The watch of PDDeployments has failed and is started again: %s", error)
             return False
@@ -182,8 +173,10 @@ class ObjectWatch:
         version = 0
         async for page in self._cluster.pages(PDDEPLOYMENT, namespace, metadata_only=True):
             for body in page["items"]:
-                metadata = body["metadata"]
-                existing[Key(metadata["namespace"], metadata["name"])] = int(metadata["resourceVersion"])
+                with contextlib.suppress(UnusableObjectError):
+                    require_identity(body)
+                    metadata = body["metadata"]
+                    existing[Key(metadata["namespace"], metadata["name"])] = int(metadata["resourceVersion"])
             version = int(page["metadata"]["resourceVersion"])
         self._cache.remove_objects({key: seen for key, seen in before.items() if key not in existing})
         if version < self._versions.get(namespace, 0):
@@ -199,28 +192,12 @@ class ObjectWatch:
             self._behind[namespace] = behind
 
 
-def _login(**kwargs: Any) -> kopf.ConnectionInfo | None:
-    logins = [kopf.login_with_service_account, kopf.login_with_kubeconfig]
-    # The same order as `Cluster.connect`.
-    logins.sort(key=lambda login: login is kopf.login_with_service_account and bool(os.environ.get("KUBECONFIG")))
-    return next((found for login in logins if (found := login(**kwargs)) is not None), None)
-
-
-class _Delays:
-    """Endless seconds between attempts to reach the API server: kopf ends when its delays run out."""
-
-    def __iter__(self) -> Iterator[float]:
-        return itertools.chain((0.2, 0.5, 1.0, 2.0), itertools.repeat(5.0))
-
-
-def _settings() -> kopf.OperatorSettings:
-    settings = kopf.OperatorSettings()
-    settings.posting.enabled = False
-    # Otherwise kopf watches CRDs and namespaces, for which the operator has no permission.
-    settings.scanning.disabled = True
-    settings.networking.error_backoffs = _Delays()
-    # Tenants choose the size of objects.
-    settings.watching.chunk_size = 25
-    # Until then, a worker keeps its last event.
-    settings.queueing.idle_timeout = 0.1
-    return settings
+async def _unless(stop: asyncio.Event, probe: Coroutine[Any, Any, tuple[str | None, ...]]) -> tuple[str | None, ...]:
+    """The result of a probe; empty if `stop` is set first: an API server may take long to answer."""
+    probing, stopping = asyncio.create_task(probe), asyncio.create_task(stop.wait())
+    try:
+        await asyncio.wait((probing, stopping), return_when=asyncio.FIRST_COMPLETED)
+        return probing.result() if probing.done() else ()
+    finally:
+        probing.cancel()
+        stopping.cancel()

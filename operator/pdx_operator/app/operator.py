@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Final
 
+from pdx_operator.app import signals
 from pdx_operator.app.metrics import Metrics
 from pdx_operator.app.object_summary import ObjectSummaries
 from pdx_operator.app.object_watch import ObjectWatch
@@ -72,8 +73,15 @@ class Operator:
         self._transfer_poller = TransferPoller(cluster, lambda key: self._enqueue(key, False), random.random)
         context = self._context(metrics)
         self._manager = Manager(lambda key: Reconciler(key, context))
+        self._stop = asyncio.Event()
         self._objects = ObjectWatch(
-            cluster, self._cache, namespaces, begin=self._begin, end=self._end, random=random.random
+            cluster,
+            self._cache,
+            namespaces,
+            begin=self._begin,
+            end=self._end,
+            random=random.random,
+            listen=lambda: signals.listen(self._stop),
         )
 
     def _context(self, metrics: Metrics) -> Context:
@@ -111,12 +119,12 @@ class Operator:
             self._leads.set()
         tasks = [asyncio.create_task(each, name=name) for name, each in work.items()]
         # These tasks end only through a bug, or with the Lease, and then the operator must restart.
-        stop = asyncio.Event()
         for task in tasks:
-            task.add_done_callback(lambda task: _check(task, stop))
+            task.add_done_callback(lambda task: _check(task, self._stop))
+        signals.listen(self._stop)
         tasks.append(asyncio.create_task(self._report_sync(), name="sync"))
         try:
-            await self._objects.run(stop)
+            await self._objects.run(self._stop)
             return int(any(task.done() and not task.cancelled() and task.exception() for task in tasks))
         finally:
             for task in tasks:

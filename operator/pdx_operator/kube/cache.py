@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final, Self
 
-from pdx_api.names import GROUP, KIND, LABEL_DEPLOYMENT
+from pdx_api.names import KIND, LABEL_DEPLOYMENT
+from pdx_operator.kube.object_shape import fault_of, require_identity, stub, wrong_metadata
 from pdx_operator.kube.resources import (
     DEPLOYMENT,
     OBJECT_BYTES,
-    TOO_LARGE,
     Body,
     ChildKey,
     Key,
@@ -30,11 +30,6 @@ _LAST_APPLIED: Final = "kubectl.kubernetes.io/last-applied-configuration"
 
 _CHILD_BYTES: Final = 2**20
 _FOREIGN_BYTES: Final = 32 * 1024
-_IDENTITY: Final = (
-    *("name", "namespace", "uid", "resourceVersion", "generation", "deletionTimestamp", "creationTimestamp"),
-    *("labels", "ownerReferences"),
-)
-
 _Location = tuple[str, ChildKey]
 """A child's namespace, and its key."""
 
@@ -49,19 +44,29 @@ class Record:
     packed: bytes
     large: bool = False
     """Whether the object is too large to be kept."""
+    unusable: bool = False
+    """Whether only its identity is kept: the object is too large, too deep or odd."""
     write: int = 0
     """The number of the operator's own write that returned this version; 0 for a version from a list or a watch."""
 
     @classmethod
     def of(cls, body: Body, write: int = 0) -> Self:
-        """Pack an object. Its kind decides whether its status is kept."""
-        metadata = body["metadata"]
-        text = _text(trimmed(body))
-        large = len(text) > _limit(body)
-        if large:
-            text = _text(_stub(body, len(text)))
-        version, generation = int(metadata["resourceVersion"]), metadata.get("generation", 0)
-        return cls(metadata["uid"], version, generation, zlib.compress(text, 1), large, write)
+        """Pack an object. Its kind decides whether its status is kept. Raises UnusableObjectError."""
+        require_identity(body)
+        metadata, fault, large = body["metadata"], fault_of(body), False
+        text = _text(stub(body, fault) if fault else trimmed(body))
+        if not fault and len(text) > _limit(body):
+            text, large = _text(stub(body, _too_large(len(text)))), True
+        generation = 0 if "generation" in wrong_metadata(metadata) else metadata.get("generation", 0)
+        return cls(
+            metadata["uid"],
+            int(metadata["resourceVersion"]),
+            generation,
+            zlib.compress(text, 1),
+            large=large,
+            unusable=large or bool(fault),
+            write=write,
+        )
 
     def body(self) -> dict[str, Any]:
         """Unpack the object."""
@@ -120,13 +125,14 @@ class Cache:
     def upsert_object(self, body: Body, *, own: bool = False, listed: int | None = None) -> None:
         """Store a PDDeployment from a watch, or (`own`) from the API server's answer to the operator.
 
-        `listed`: from a list; the number of own writes when it began.
+        `listed`: from a list; the number of own writes when it began. Raises UnusableObjectError.
         """
-        key, record = Key(body["metadata"]["namespace"], body["metadata"]["name"]), self._record(body, own)
+        record = self._record(body, own)
+        key = Key(body["metadata"]["namespace"], body["metadata"]["name"])
         previous = self._objects.get(key)
         if record.replaces(previous, listed):
             self._objects[key] = record
-            self._observe(key, body)
+            self._observe(key, record.body() if record.unusable else body)
             # The answer to the operator's own write may be the first to show a new spec from a user.
             if previous is None or (previous.uid, previous.generation) != (record.uid, record.generation):
                 self._notify(key, True)
@@ -143,8 +149,10 @@ class Cache:
 
     def upsert_child(self, kind: Kind, body: Body, *, own: bool = False, listed: int | None = None) -> None:
         """Store a child; `own` and `listed` as for `upsert_object`."""
+        require_identity(body)
         metadata = body["metadata"]
-        name = (metadata.get("labels") or {}).get(LABEL_DEPLOYMENT, "")
+        labels = {} if "labels" in wrong_metadata(metadata) else metadata.get("labels") or {}
+        name = labels.get(LABEL_DEPLOYMENT, "")
         key, child = Key(metadata["namespace"], name), ChildKey(kind.name, metadata["name"])
         location = (key.namespace, child)
         previous_owner = self._owners.get(location, key)
@@ -225,13 +233,8 @@ def _limit(body: Body) -> int:
     return _CHILD_BYTES if controller_of(body).get("kind") == KIND else _FOREIGN_BYTES
 
 
-def _stub(body: Body, size: int) -> dict[str, Any]:
-    """The identity of an object that is too large to be kept, and the status of a PDDeployment."""
-    metadata = {name: body["metadata"][name] for name in _IDENTITY if name in body["metadata"]}
-    labels = {name: text for name, text in (metadata.get("labels") or {}).items() if name.startswith(f"{GROUP}/")}
-    status = {"status": body["status"]} if body.get("kind") == KIND and "status" in body else {}
-    kind = {name: body[name] for name in ("apiVersion", "kind") if name in body}
-    return {**kind, "metadata": {**metadata, "labels": labels}, "spec": {}, TOO_LARGE: size, **status}
+def _too_large(size: int) -> str:
+    return f"the object has {size // 1024} KiB; write one of at most {OBJECT_BYTES // 1024} KiB"
 
 
 def trimmed(body: Body) -> dict[str, Any]:

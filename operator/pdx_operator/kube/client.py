@@ -4,7 +4,6 @@ Bodies are plain mappings: the client's typed models cost more than the requests
 """
 
 import asyncio
-import json
 import os
 import socket
 import ssl
@@ -18,6 +17,7 @@ import aiohttp
 from kubernetes.aio import client, config
 
 from pdx_api.names import FIELD_MANAGER
+from pdx_operator.kube.decoder import decode, lines_of
 from pdx_operator.kube.resources import PDDEPLOYMENT, POD, Kind
 
 Json = dict[str, Any]
@@ -245,14 +245,14 @@ class Cluster:
             return (await answer.read()).decode(errors="replace")
 
     @asynccontextmanager
-    async def watch(self, kind: Kind, namespace: str | None, **query: str) -> AsyncIterator[aiohttp.StreamReader]:
-        """Open a watch: one JSON event on each line. Raises ExpiredError when the version is too old."""
+    async def watch(self, kind: Kind, namespace: str | None, **query: str) -> AsyncIterator[AsyncIterator[bytes]]:
+        """Open a watch: one JSON event on each line, of any length. Raises ExpiredError when the version is too old."""
         silence = WATCH_SECONDS + ANSWER_SECONDS
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=ANSWER_SECONDS, sock_read=silence)
         query |= {"watch": "true", "allowWatchBookmarks": "true", "timeoutSeconds": str(WATCH_SECONDS)}
         async with self._open(Request("GET", kind.path(namespace), query), timeout) as answer:
             _keep_alive(answer)
-            yield answer.content
+            yield lines_of(answer.content.iter_any())
 
     async def _request(self, request: Request, *, fenced: bool = True) -> Json:
         if fenced and request.method != "GET" and not self.fence():
@@ -263,7 +263,7 @@ class Cluster:
         """Send one request; returns the answer and its bytes."""
         async with self._slots, self._open(request) as answer:
             text = await answer.read()
-            return json.loads(text), len(text)
+            return _decoded(text), len(text)
 
     @asynccontextmanager
     async def _open(
@@ -322,10 +322,20 @@ def error_of(status: int, headers: Mapping[str, str], text: str) -> ApiError:
             return kind(message, status=status, after=float(after) if after.isdigit() else 0.0)
 
 
+def _decoded(text: bytes) -> Json:
+    try:
+        document = decode(text)
+    except ValueError as error:
+        raise UnavailableError(f"The API server's answer is no JSON: {error}") from error
+    if not isinstance(document, dict):
+        raise UnavailableError("The API server's answer is no object")
+    return document
+
+
 def _message(body: bytes) -> str:
     """The message of a Status object. Other bodies are dropped, because their content is arbitrary."""
     try:
-        status = json.loads(body)
+        status = decode(body)
     except ValueError:
         return ""
     return str(status.get("message") or "")[:CUT] if isinstance(status, dict) and status.get("kind") == "Status" else ""

@@ -1,7 +1,6 @@
 """Keeps the cache up to date with one kind of children: list once, then watch."""
 
 import asyncio
-import json
 import logging
 from collections.abc import Callable
 from typing import Any, Final
@@ -10,6 +9,8 @@ from pdx_api.names import LABEL_DEPLOYMENT
 from pdx_operator.kube.backoff import Backoff
 from pdx_operator.kube.cache import Cache
 from pdx_operator.kube.client import ApiError, Cluster, MissingError, RefusedError, UnavailableError, error_of
+from pdx_operator.kube.decoder import decode
+from pdx_operator.kube.object_shape import UnusableObjectError, require_identity
 from pdx_operator.kube.resources import ChildKey, Kind
 
 _SHORT_WATCH_SECONDS: Final = 2.0
@@ -87,14 +88,34 @@ class Informer:
         began, version = self._cache.writes, ""
         async for page in self._cluster.pages(self._kind, self._namespace, labelSelector=LABEL_DEPLOYMENT):
             for body in page["items"]:
-                existing.add((body["metadata"]["namespace"], body["metadata"]["name"]))
-                self._cache.upsert_child(self._kind, body, listed=began)
+                if self._store(body, listed=began):
+                    existing.add((body["metadata"]["namespace"], body["metadata"]["name"]))
             version = str(page["metadata"]["resourceVersion"])
         self._cache.retain_children(self._kind, self._namespace, existing)
         self._version = version
         self.refused = False
         self._active()
         self.synced.set()
+
+    def _store(self, body: dict[str, Any], *, listed: int | None = None) -> bool:
+        """Store a child; False if it is not usable."""
+        try:
+            self._cache.upsert_child(self._kind, body, listed=listed)
+        except UnusableObjectError as error:
+            log.warning("Watching %s: %s is skipped", self._kind.plural, error)
+            return False
+        return True
+
+    def _delete(self, body: dict[str, Any]) -> None:
+        """Remove a child that is gone."""
+        try:
+            require_identity(body)
+        except UnusableObjectError as error:
+            log.warning("Watching %s: %s is skipped", self._kind.plural, error)
+            return
+        metadata = body["metadata"]
+        child = ChildKey(self._kind.name, metadata["name"])
+        self._cache.delete_child(metadata["namespace"], child, metadata["uid"])
 
     async def _is_restored(self) -> bool:
         """Whether the API server's versions are older than ours: its storage has been restored from a backup."""
@@ -114,10 +135,8 @@ class Informer:
         async with self._cluster.watch(self._kind, self._namespace, **selector) as lines:
             self._active()
             async for line in lines:
-                if not line.endswith(b"\n"):
-                    break
                 self._active()
-                self._on_event(json.loads(line))
+                self._on_event(_event(line))
                 count += 1
                 if count == 1:
                     self._backoff.reset()
@@ -128,11 +147,21 @@ class Informer:
         body = event["object"]
         match event["type"]:
             case "ADDED" | "MODIFIED":
-                self._cache.upsert_child(self._kind, body)
+                self._store(body)
             case "DELETED":
-                metadata = body["metadata"]
-                child = ChildKey(self._kind.name, metadata["name"])
-                self._cache.delete_child(metadata["namespace"], child, metadata["uid"])
+                self._delete(body)
             case "ERROR":
                 raise error_of(int(body.get("code") or 0), {}, str(body.get("message") or ""))
-        self._version = (body.get("metadata") or {}).get("resourceVersion") or self._version
+        metadata = body.get("metadata")
+        self._version = str((metadata.get("resourceVersion") if isinstance(metadata, dict) else "") or self._version)
+
+
+def _event(line: bytes) -> dict[str, Any]:
+    """The event of a line. Raises ApiError if there is none: then everything is listed again."""
+    try:
+        event = decode(line)
+    except ValueError as error:
+        raise ApiError(f"A line of the watch is no JSON: {error}") from error
+    if not isinstance(event, dict) or not isinstance(event.get("object"), dict) or "type" not in event:
+        raise ApiError("A line of the watch is no event")
+    return event

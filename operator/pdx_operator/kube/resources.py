@@ -92,8 +92,8 @@ OPTIONAL_KINDS: Final = (HTTP_ROUTE,)
 
 OBJECT_BYTES: Final = 256 * 1024
 """Largest PDDeployment that is reconciled. Tenants share the operator's memory."""
-TOO_LARGE: Final = "pdxTooLarge"
-"""Key of a cached object that is too large to be kept: its size in bytes."""
+UNUSABLE: Final = "pdxUnusable"
+"""Key of a cached object that is not kept, because it is too large, too deep or odd: a sentence that explains why."""
 
 KIND_OF: Final = {kind.name: kind for kind in (*CHILD_KINDS, *OPTIONAL_KINDS)}
 

@@ -1,14 +1,23 @@
 """Finds the line in the end of an engine's log that names the cause, and a remedy for listed failures.
 
-vLLM ends with "See root cause above", so the last line is rarely the cause.
+vLLM ends with "See root cause above", so the last line is rarely the cause. Tenants choose what their pods log, so the
+work for one log is bounded, and a log that has been read is not read again.
 """
 
+import hashlib
 import re
+from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Final
 
 CUT: Final = 300
 """Characters of a log line that are quoted."""
+MATCHED: Final = 1000
+"""Characters of a log line in which a cause is looked for."""
+_LINES: Final = 3000
+"""Lines at the end of a log in which a cause is looked for."""
+_KEPT: Final = 4096
+"""Logs whose cause is kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,9 +155,23 @@ _NO_CAUSE: Final = ("See root cause above", "Failed core proc(s)", "leaked semap
 """What vLLM and Python still print after the cause."""
 
 
+_causes: OrderedDict[bytes, Excerpt] = OrderedDict()
+"""The causes of the logs that were read last, by a hash of the log."""
+
+
 def read(log: str) -> Excerpt:
     """The line with the cause: a listed failure, else the last error, else the last line."""
-    lines = [line for line in map(_clean, log.splitlines()) if line]
+    key = hashlib.blake2b(log.encode(errors="surrogatepass"), digest_size=16).digest()
+    cause = _causes.pop(key, None) or excerpt_of(log)
+    _causes[key] = cause
+    if len(_causes) > _KEPT:
+        _causes.popitem(last=False)
+    return cause
+
+
+def excerpt_of(log: str) -> Excerpt:
+    """Read a log that has not been read before."""
+    lines = [line for line in map(_clean, log.splitlines()[-_LINES:]) if line]
     for failure in FAILURES:
         line = next((line for line in reversed(lines) if failure.pattern.search(line)), None)
         if line is not None:
@@ -159,8 +182,8 @@ def read(log: str) -> Excerpt:
 
 
 def _clean(line: str) -> str:
-    plain = _CONTROLS.sub("", _COLOURS.sub("", line)).strip()
-    return _TOKEN.sub("hf_…", _PREFIX.sub("", plain).strip())
+    plain = _CONTROLS.sub("", _COLOURS.sub("", line[: 2 * MATCHED])).strip()
+    return _TOKEN.sub("hf_…", _PREFIX.sub("", plain).strip())[:MATCHED]
 
 
 def _cut(line: str) -> str:

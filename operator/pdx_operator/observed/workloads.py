@@ -16,6 +16,8 @@ CUT: Final = 1024
 """Characters kept of a message."""
 MESSAGE_CUT: Final = 4096
 """Characters kept of a termination message: Kubernetes' own limit."""
+MESSAGE_LINES: Final = 150
+"""Lines kept of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -310,7 +312,7 @@ def _ending(ended: Body | None) -> Ending | None:
     if not ended:
         return None
     # The end of a log names the error.
-    message = (ended.get("message") or "")[-MESSAGE_CUT:]
+    message = "\n".join((ended.get("message") or "")[-MESSAGE_CUT:].splitlines()[-MESSAGE_LINES:])
     return Ending(ended.get("exitCode") or 0, ended.get("reason") or "", message, _lasted(ended))
 
 

@@ -4,6 +4,7 @@ Foreign objects are never touched. Children of a previous owner of the same name
 label of a child is adopted, as after a restore from a backup.
 """
 
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -20,7 +21,7 @@ from pdx_api.names import (
 from pdx_api.render.engines import wiring_number
 from pdx_api.spec.parse import InvalidDeploymentError, parse
 from pdx_api.spec.types import PDDeployment, Spec
-from pdx_operator.kube.resources import DEPLOYMENT, OBJECT_BYTES, TOO_LARGE, Body, ChildKey, Snapshot, is_terminating
+from pdx_operator.kube.resources import DEPLOYMENT, UNUSABLE, Body, ChildKey, Snapshot, is_terminating
 from pdx_operator.observed.workloads import ObservedPool, Workloads, observe
 from pdx_operator.plan.drift import differs
 from pdx_operator.plan.operations import Apply, Delete
@@ -34,6 +35,8 @@ from pdx_operator.render.installation import Installation
 from pdx_operator.render.objects import Manifest, annotations_of
 from pdx_operator.render.overlay import OverlayError
 from pdx_operator.render.rdma import check_rdma, is_engine
+
+log = logging.getLogger(__name__)
 
 _Bodies = Mapping[ChildKey, Body]
 _Manifests = Mapping[ChildKey, Manifest]
@@ -104,9 +107,8 @@ def plan(snapshot: Snapshot, installation: Installation) -> Plan:
 
 
 def _plan(snapshot: Snapshot, installation: Installation) -> Plan:
-    if (size := snapshot.body.get(TOO_LARGE)) is not None:
-        most = OBJECT_BYTES // 1024
-        return Plan(None, invalid=f"the object has {size // 1024} KiB; write one of at most {most} KiB")
+    if (reason := snapshot.body.get(UNUSABLE)) is not None:
+        return Plan(None, invalid=reason)
     metadata = snapshot.body["metadata"]
     name, uid = metadata["name"], metadata["uid"]
     owners = {key: ownership(body["metadata"], name, uid) for key, body in snapshot.children.items()}
@@ -118,6 +120,10 @@ def _plan(snapshot: Snapshot, installation: Installation) -> Plan:
         _check_new_engines(deployment.spec, manifests, live)
     except (InvalidDeploymentError, OverlayError) as error:
         return Plan(None, invalid=str(error))
+    except Exception as error:
+        # What a tenant writes into a field without a schema must be an error of that one object.
+        log.exception("%s/%s cannot be rendered", metadata["namespace"], name)
+        return Plan(None, invalid=f"PDX cannot render this spec ({type(error).__name__}); simplify its podTemplates")
     rendered = {_key(manifest): manifest for manifest in manifests}
     workloads = observe(live, gateway_name(name))
     engines = engine_counts(

@@ -31,6 +31,8 @@ Manifest = dict[str, Any]
 
 _PLAIN_BYTES: Final = 96 * 1024
 _PACKED_BYTES: Final = 192 * 1024
+_UNPACKED_BYTES: Final = 2**21
+"""Bytes of a recorded template that are read: anybody who may edit the Deployment may write the annotation."""
 
 DEFAULT_NAMESPACE: Final = "default"
 PRE_STOP_SECONDS: Final = 5
@@ -164,9 +166,10 @@ def recorded_template(annotations: Mapping[str, str]) -> Manifest | None:
     text = annotations.get(ANNOTATION_TEMPLATE, "")
     try:
         if text and not text.startswith("{"):
-            text = zlib.decompress(base64.b64decode(text, validate=True)).decode()
+            packed = base64.b64decode(text, validate=True)
+            text = zlib.decompressobj().decompress(packed, _UNPACKED_BYTES).decode()
         template = json.loads(text)
-    except (ValueError, zlib.error):
+    except (RecursionError, ValueError, zlib.error):
         return None
     return template if isinstance(template, dict) and "spec" in template else None
 

@@ -7,7 +7,7 @@ a failing pull between pulling and back-off, so a message uses only what these s
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from types import MappingProxyType
 from typing import Final
@@ -135,13 +135,35 @@ def _pod_causes(
 ) -> Counter[tuple[_Group, _Cause]]:
     """The number of unready pods by group and cause."""
     causes: Counter[tuple[_Group, _Cause]] = Counter()
+    same: dict[object, _Cause | None] = {}
     for pod in pods:
         if pod.ready or pod.terminating:
             continue
         field = fields.get(pod.role, pod.role if pod.role in _ROLES or pod.role == ROLE_GATEWAY else _SERVICES)
-        if cause := _cause(pod, logs.get(pod.name), now, may_use_surge, field):
-            causes[_Group(pod.role, pod.revision), cause] += 1
+        log, group = logs.get(pod.name), _Group(pod.role, pod.revision)
+        key = (group, log, _state(pod))
+        if key not in same:
+            same[key] = _cause(pod, log, now, may_use_surge, field)
+        if cause := same[key]:
+            causes[group, cause] += 1
     return causes
+
+
+def _state(pod: PodView) -> object:
+    """What the cause of a failed pod follows from; equal for pods that failed in the same way at different times."""
+    if not any(container.ending for container in pod.containers):
+        return pod
+    parts = (_containers_state(container) for container in pod.containers)
+    return pod.unschedulable, pod.reason, pod.phase, pod.message, tuple(parts)
+
+
+def _containers_state(container: ContainerView) -> object:
+    ending = container.ending
+    timed_out = ending is not None and _timed_out(container, ending)
+    # The kubelet's message about a crash contains the name of the pod.
+    message = container.message if container.waiting in _NO_IMAGE | _NO_CONFIG | _NO_START else ""
+    ended = ending and replace(ending, seconds=0.0)
+    return replace(container, message=message, running_since="", restarts=0, ending=ended), timed_out
 
 
 def _cause(pod: PodView, log: str | None, now: datetime, may_use_surge: bool, field: str) -> _Cause | None:

@@ -1,10 +1,9 @@
 """kopf is started again after a failure, watches readable namespaces only, and lists find what it missed."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Any, cast
 
-import kopf
 import pytest
 
 from pdx_operator.app import object_watch
@@ -29,7 +28,7 @@ class _Cluster:
         if namespace in self.forbidden:
             raise RefusedError("forbidden", status=403)
         items = [
-            {"metadata": {"namespace": key.namespace, "name": key.name, "resourceVersion": str(version)}}
+            {"metadata": {"namespace": key.namespace, "name": key.name, "uid": "u", "resourceVersion": str(version)}}
             for key, version in self.objects.items()
             if namespace in (None, key.namespace) and kind.plural == "pddeployments"
         ]
@@ -69,15 +68,15 @@ async def test_a_failed_watch_is_started_again_and_everything_with_it(monkeypatc
     setup.cluster.forbidden.add("b")
     runs: list[Any] = []
 
-    async def operator(**options: Any) -> None:
-        runs.append(options["namespaces"])
+    async def run_kopf(namespaces: Sequence[str | None], *handlers: Any) -> None:
+        runs.append(namespaces)
         if len(runs) < 3:
             raise RuntimeError("Error in the watch-stream")
 
-    monkeypatch.setattr(kopf, "operator", operator)
+    monkeypatch.setattr(object_watch, "run_kopf", run_kopf)
     async with asyncio.timeout(20):
         await setup.watch.run(stop)
-    assert runs == [["a"]] * 3
+    assert runs == [("a",)] * 3
     assert setup.calls == ["begin", "end"] * 3
     assert setup.watch.unreadable == {"b"}
 
@@ -88,22 +87,22 @@ async def test_kopf_is_restarted_when_another_namespace_can_be_read(monkeypatch:
     runs: list[Any] = []
     monkeypatch.setattr(object_watch, "_UNREADABLE_SECONDS", 0.01)
 
-    async def operator(**options: Any) -> None:
-        runs.append(options["namespaces"])
+    async def run_kopf(namespaces: Sequence[str | None], *handlers: Any) -> None:
+        runs.append(namespaces)
         setup.cluster.forbidden.clear()
         if len(runs) == 1:
-            await options["stop_flag"].wait()
+            await handlers[2].wait()
 
-    monkeypatch.setattr(kopf, "operator", operator)
+    monkeypatch.setattr(object_watch, "run_kopf", run_kopf)
     async with asyncio.timeout(20):
         await setup.watch.run(stop)
-    assert runs == [["a"], ["a", "b"]]
+    assert runs == [("a",), ("a", "b")]
 
 
 async def test_objects_that_are_gone_after_a_gap_are_removed(monkeypatch: pytest.MonkeyPatch) -> None:
     setup = _Setup(None)
     monkeypatch.setattr(object_watch, "_RELIST_SECONDS", 0.0)
-    monkeypatch.setattr(kopf, "operator", lambda **options: asyncio.sleep(0))
+    monkeypatch.setattr(object_watch, "run_kopf", lambda *options: asyncio.sleep(0))
     setup.cluster.objects = {Key("a", "kept"): 2}
     await setup.watch.on_event({"type": None, "object": _body("kept", 2)})
     await setup.watch.on_event({"type": None, "object": _body("ghost", 3)})
@@ -133,15 +132,15 @@ async def test_a_restored_storage_starts_kopf_again(monkeypatch: pytest.MonkeyPa
     setup, runs = _Setup(None), []
     monkeypatch.setattr(object_watch, "_UNREADABLE_SECONDS", 0.01)
 
-    async def operator(**options: Any) -> None:
-        runs.append(options)
+    async def run_kopf(namespaces: Sequence[str | None], *handlers: Any) -> None:
+        runs.append(namespaces)
         if len(runs) == 1:
             await setup.watch._compare(None, periodic=True)
             setup.cluster.version = 50
             await setup.watch._compare(None, periodic=True)
-            await options["stop_flag"].wait()
+            await handlers[2].wait()
 
-    monkeypatch.setattr(kopf, "operator", operator)
+    monkeypatch.setattr(object_watch, "run_kopf", run_kopf)
     async with asyncio.timeout(20):
         await setup.watch.run(asyncio.Event())
     assert len(runs) == 2

@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import pytest
 
+from pdx_api.names import LABEL_DEPLOYMENT
 from pdx_operator.kube.cache import Cache
 from pdx_operator.kube.client import Cluster, MissingError, RefusedError
 from pdx_operator.kube.informer import Informer
@@ -20,8 +21,9 @@ SERVICE = KIND_OF["Service"]
 class _Cluster:
     """An API server whose watches deliver equal events, and end."""
 
-    def __init__(self, *events: dict[str, Any]) -> None:
+    def __init__(self, *events: dict[str, Any] | bytes, items: list[dict[str, Any]] | None = None) -> None:
         self.events = events
+        self.items = items or []
         self.lists = 0
         self.present = "7"
         """The version of the API server."""
@@ -34,7 +36,7 @@ class _Cluster:
 
     async def pages(self, kind: Kind, namespace: str | None, **query: str) -> AsyncIterator[dict[str, Any]]:
         self.lists += 1
-        yield {"items": [], "metadata": {"resourceVersion": self.present}}
+        yield {"items": self.items, "metadata": {"resourceVersion": self.present}}
 
     @asynccontextmanager
     async def watch(self, kind: Kind, namespace: str | None, **query: str) -> AsyncIterator[AsyncIterator[bytes]]:
@@ -42,7 +44,7 @@ class _Cluster:
 
         async def lines() -> AsyncIterator[bytes]:
             for event in self.events:
-                yield json.dumps(event).encode() + b"\n"
+                yield event if isinstance(event, bytes) else json.dumps(event).encode()
 
         yield lines()
 
@@ -51,13 +53,55 @@ def _error(code: int) -> dict[str, Any]:
     return {"type": "ERROR", "object": {"kind": "Status", "code": code, "message": "words"}}
 
 
-async def _run(cluster: _Cluster, seconds: float) -> None:
+async def _run(cluster: _Cluster, seconds: float) -> Cache:
     cache = Cache(lambda key, spec_changed: None)
     informer = Informer(cast("Cluster", cluster), cache, SERVICE, None, lambda: 0.5, time.monotonic)
     task = asyncio.create_task(informer.run())
     await asyncio.sleep(seconds)
     assert not task.done()
     task.cancel()
+    return cache
+
+
+def _service(name: Any, **metadata: Any) -> dict[str, Any]:
+    labels = {LABEL_DEPLOYMENT: "m"}
+    return {
+        "metadata": {"namespace": "ns", "name": name, "uid": "u", "resourceVersion": "8", "labels": labels, **metadata}
+    }
+
+
+ODD_SERVICES: tuple[dict[str, Any], ...] = (
+    {"metadata": []},
+    {},
+    _service(None),
+    _service(["a"]),
+    _service("version", resourceVersion=None),
+    _service("uid", uid={}),
+    _service("labels", labels=["a"]),
+    _service("owners", ownerReferences=7),
+    {**_service("deep"), "spec": json.loads("[" * 500 + "]" * 500)},
+    _service("annotated", annotations={"a": "<" * 2**20}),
+)
+
+
+async def test_odd_children_of_a_list_do_not_stop_the_informer() -> None:
+    cache = await _run(_Cluster(items=[*ODD_SERVICES, _service("good")]), 0.2)
+    assert "good" in {child.name for _, child in cache._owners}
+
+
+@pytest.mark.parametrize("kind", ["ADDED", "MODIFIED", "DELETED"])
+async def test_odd_children_of_a_watch_do_not_stop_the_informer(kind: str) -> None:
+    odd = [{"type": kind, "object": body} for body in ODD_SERVICES]
+    deep = b'{"type": "ADDED", "object": {"metadata": {"name": %s}}}' % (b"[" * 2000 + b"]" * 2000)
+    cache = await _run(_Cluster(*odd, deep, {"type": "ADDED", "object": _service("good")}), 0.2)
+    assert "good" in {child.name for _, child in cache._owners}
+
+
+@pytest.mark.parametrize("line", [b"<html>", b"[]", b'{"type": "ADDED"}', b'{"type": "ADDED", "object": 7}'])
+async def test_after_a_line_without_an_event_everything_is_listed_again(line: bytes) -> None:
+    cluster = _Cluster(line)
+    await _run(cluster, 0.4)
+    assert cluster.lists == 2
 
 
 @pytest.mark.parametrize(("code", "lists"), [(410, 2), (429, 1), (500, 1)])

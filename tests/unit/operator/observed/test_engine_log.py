@@ -1,11 +1,14 @@
 """The line with the cause in the end of an engine's log."""
 
 import importlib.util
+import re
 from pathlib import Path
+from typing import cast
 
 import pytest
 
-from pdx_operator.observed.engine_log import CUT, read
+from pdx_operator.observed import engine_log
+from pdx_operator.observed.engine_log import CUT, MATCHED, read
 
 PREFIX = "(EngineCore pid=312) ERROR 05-04 12:00:01 [core.py:1510] "
 END = "RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {'EngineCore': 1}"
@@ -65,3 +68,52 @@ def test_the_line_that_is_quoted(log: str, line: str) -> None:
 
 def test_a_long_line_is_cut() -> None:
     assert len(read("x" * 5000).line) == CUT
+
+
+class _Recorder:
+    """A pattern that records the texts in which it is looked for."""
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+
+    def search(self, text: str) -> None:
+        self.texts.append(text)
+
+
+@pytest.mark.parametrize(
+    "line", ["Model architectures " * 1700, "\x1b[" * 8000, "\x1b[31m" * 8000, "a" * 32_000, "(a pid=1) " * 3000]
+)
+def test_at_most_a_thousand_characters_of_a_line_are_matched(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    recorder = _Recorder()
+    failure = engine_log.Failure("R", cast("re.Pattern[str]", recorder), "")
+    monkeypatch.setattr(engine_log, "FAILURES", (failure,))
+    engine_log.excerpt_of(f"{line}\nthe end")
+    assert max(map(len, recorder.texts)) <= MATCHED
+    assert "the end" in recorder.texts
+
+
+def test_only_the_last_lines_are_matched(monkeypatch: pytest.MonkeyPatch) -> None:
+    recorder = _Recorder()
+    monkeypatch.setattr(engine_log, "FAILURES", (engine_log.Failure("R", cast("re.Pattern[str]", recorder), ""),))
+    engine_log.excerpt_of("a\n" * 50_000)
+    assert len(recorder.texts) == 3000
+
+
+def test_a_log_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    logs = [f"RuntimeError: cause {number}" for number in range(300)]
+    calls: list[str] = []
+
+    def excerpt_of(log: str) -> engine_log.Excerpt:
+        calls.append(log)
+        return engine_log.Excerpt(log)
+
+    monkeypatch.setattr(engine_log, "excerpt_of", excerpt_of)
+    for _ in range(3):
+        assert [read(log).line for log in logs] == logs
+    assert calls == logs
+
+
+def test_the_logs_that_are_remembered_are_bounded() -> None:
+    for number in range(5000):
+        read(f"log {number}")
+    assert len(engine_log._causes) == 4096

@@ -3,7 +3,7 @@
 import pytest
 
 from pdx_api.names import LABEL_REVISION, LABEL_ROLE
-from pdx_operator.observed.workloads import ObservedGateway, observe_gateway, observe_pool, pod_view
+from pdx_operator.observed.workloads import ObservedGateway, _ending, observe_gateway, observe_pool, pod_view
 
 
 def test_the_delay_counts_from_the_pods_node() -> None:
@@ -38,3 +38,9 @@ def test_surging_in_place_is_detected(surge: int | str, replicas: int, updated: 
     )
     assert state is not None
     assert state.surging is surging
+
+
+def test_a_termination_message_is_bounded() -> None:
+    ending = _ending({"exitCode": 1, "message": "a\n" * 100_000 + "end"})
+    assert ending is not None
+    assert (ending.message.count("\n"), ending.message[-3:]) == (149, "end")

@@ -6,6 +6,7 @@ from datetime import datetime, timedelta
 import pytest
 
 from pdx_api.names import LABEL_REVISION, LABEL_ROLE, LABEL_SERVICE
+from pdx_operator.observed import engine_log
 from pdx_operator.observed.workloads import ObservedGateway, PodView, observe_pool, pod_view
 from pdx_operator.status.diagnosis import ContainerLog, Diagnosis, diagnose, logs_to_read
 from tests.unit.operator.status.pods import CRASH, IMAGE, NO_GPU, NOW, diagnosis_of, ended, pod, pool, running, waiting
@@ -347,3 +348,41 @@ def test_an_engine_that_does_not_start_in_time(run: PodView, reason: str) -> Non
     assert found.reason == reason
     if reason == "StartupTimedOut":
         assert "did not start within 1800 seconds and was stopped; raise spec.engine.startupSeconds" in found.message
+
+
+def _crashed(number: int, message: str, role: str = "prefill") -> PodView:
+    state = waiting("CrashLoopBackOff", f"back-off 5m0s restarting failed container=engine pod=pod-{number}")
+    return pod(number, role=role, state=state, last=ended(message), restarts=number)
+
+
+@pytest.mark.parametrize(
+    ("pods", "reads"),
+    [
+        ([_crashed(n, "RuntimeError: same") for n in range(300)], 1),
+        ([_crashed(n, "RuntimeError: same", "prefill" if n % 2 else "decode") for n in range(300)], 2),
+        ([_crashed(n, f"RuntimeError: {n % 3}") for n in range(300)], 3),
+    ],
+    ids=["one message", "two roles", "three messages"],
+)
+def test_one_pod_is_diagnosed_for_each_role_and_message(
+    pods: list[PodView], reads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[str] = []
+
+    def read(log: str) -> engine_log.Excerpt:
+        calls.append(log)
+        return engine_log.Excerpt(log)
+
+    monkeypatch.setattr(engine_log, "read", read)
+    diagnosis = diagnosis_of(*pods)
+    assert diagnosis is not None
+    assert diagnosis.reason == "Crashing"
+    assert len(calls) == reads
+
+
+def test_pods_that_differ_in_more_than_time_are_diagnosed_each() -> None:
+    pods = [_crashed(1, "RuntimeError: a"), pod(2, state=ended("RuntimeError: a", 137, "OOMKilled"))]
+    assert diagnosis_of(*pods) == diagnosis_of(*reversed(pods))
+    found = diagnosis_of(pods[1], pods[1], pods[0])
+    assert found is not None
+    assert (found.reason, found.message.split(":")[0]) == ("OutOfMemory", "2 of 3 prefill engines")

@@ -1,0 +1,58 @@
+"""Runs kopf once: it watches PDDeployments until it is told to end, or fails."""
+
+import asyncio
+import itertools
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+
+import kopf
+
+from pdx_api.names import GROUP, PLURAL, VERSION
+from pdx_operator.app import kopf_session
+
+
+async def run_kopf(
+    namespaces: Sequence[str | None],
+    on_event: Callable[..., Awaitable[None]],
+    on_cleanup: Callable[..., Awaitable[None]],
+    ending: asyncio.Event,
+    listen: Callable[[], None],
+) -> None:
+    """Watch until `ending` is set; raises whatever ends kopf before.
+
+    kopf takes over the signals of the process, and does not give them back. `listen` takes them back.
+    """
+    registry = kopf.OperatorRegistry()
+    kopf.on.login(registry=registry)(kopf_session.login)
+    kopf.on.event(GROUP, VERSION, PLURAL, registry=registry)(on_event)
+    kopf.on.cleanup(registry=registry)(on_cleanup)
+    earlier = asyncio.all_tasks()
+    tasks = await kopf.spawn_tasks(
+        registry=registry,
+        settings=_settings(),
+        standalone=True,
+        clusterwide=tuple(namespaces) == (None,),
+        namespaces=[namespace for namespace in namespaces if namespace is not None],
+        stop_flag=ending,
+    )
+    listen()
+    await kopf.run_tasks(tasks, ignored=earlier)
+
+
+class _Delays:
+    """Endless seconds between attempts to reach the API server: kopf ends when its delays run out."""
+
+    def __iter__(self) -> Iterator[float]:
+        return itertools.chain((0.2, 0.5, 1.0, 2.0), itertools.repeat(5.0))
+
+
+def _settings() -> kopf.OperatorSettings:
+    settings = kopf.OperatorSettings()
+    settings.posting.enabled = False
+    # Otherwise kopf watches CRDs and namespaces, for which the operator has no permission.
+    settings.scanning.disabled = True
+    settings.networking.error_backoffs = _Delays()
+    # Tenants choose the size of objects.
+    settings.watching.chunk_size = 25
+    # Until then, a worker keeps its last event.
+    settings.queueing.idle_timeout = 0.1
+    return settings
