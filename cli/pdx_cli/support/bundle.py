@@ -20,8 +20,9 @@ object.yaml                 the PDDeployment with its conditions (in a cluster)
 cluster.json                pods, Deployments, Events, rights, names of Secrets (in a cluster)
 gateways/, engines/         state, transfer probes, arguments, metrics and the end of the log of each
 
-Values of keys, tokens and passwords, prompts and answers were replaced by [removed]. Names of models, hosts and
-namespaces are still there: read the files before you pass them on.
+Values of keys, tokens and passwords, of unknown environment variables, prompts and answers were replaced by [removed],
+and copies of the object in its annotations were left out. Names of models, hosts and namespaces are still there, and a
+secret in an unusual form may be: read the files before you pass them on.
 """
 
 
@@ -77,12 +78,14 @@ def _cluster(observation: Observation) -> dict[str, Any]:
     return {name: _plain(value) for name, value in values.items()}
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: Any, level: int = 0) -> Any:
+    if level > redaction.LEVELS:
+        return redaction.REMOVED
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+        return {field.name: _plain(getattr(value, field.name), level + 1) for field in dataclasses.fields(value)}
     if isinstance(value, Mapping):
-        return {str(key): _plain(entry) for key, entry in value.items()}
-    return [_plain(each) for each in value] if isinstance(value, list | tuple | set | frozenset) else value
+        return {str(key): _plain(entry, level + 1) for key, entry in value.items()}
+    return [_plain(one, level + 1) for one in value] if isinstance(value, list | tuple | set | frozenset) else value
 
 
 def _images(observation: Observation) -> list[str]:

@@ -7,10 +7,11 @@ import pytest
 import yaml
 
 from pdx_api.names import Role
-from pdx_cli.sources.observation import EndedProcess, Engine, Gateway, Observation
+from pdx_cli.sources.observation import EndedProcess, Engine, Gateway, Observation, WarningEvent
 from pdx_cli.support import redaction
 from pdx_cli.support.bundle import files_of
 from tests.doctor_observations import HEALTHY, body
+from tests.unit.cli.support.hidden_secrets import LINES, OBJECTS, SECOND, SECRET, harmless_lines
 
 SECRETS = {
     "hub token": "hf_AbCdEfGhIjKlMnOpQrStUvWxYz",
@@ -106,6 +107,11 @@ def test_what_support_needs_remains(bundle: dict[str, str]) -> None:
         ("HF_TOKEN", True), ("apiKey", True), ("api_key", True), ("--api-key", True), ("VLLM_API_KEY", True),
         ("Authorization", True), ("AWS_SECRET_ACCESS_KEY", True), ("db-password", True), ("x-api-key", True),
         ("apiKeySecretRef", False), ("tokenSecretRef", False), ("max_tokens", False), ("promptTokens", False),
+        ("PGPASSWORD", True), ("DB_PASS", True), ("OPENAI_KEY", True), ("SECRET_KEY", True), ("REDIS_PWD", True),
+        ("wandbKey", True), ("HFTOKEN", True), ("HF_TOKEN_PROD", True), ("api_tokens", True), ("credentials", True),
+        ("x-goog-api-key", True), ("basicAuth", True), ("cache_key_prefix", False), ("eos_token_id", False),
+        ("time_to_first_token", False), ("num_key_value_heads", False), ("topologyKey", False), ("KeyError", False),
+        ("author", False), ("bypass", False), ("tokenize", False), ("monkey", False), ("secretName", False),
         ("tokenizer", False), ("key", False), ("keys", False), ("--max-num-batched-tokens", False),
     ],
 )  # fmt: skip
@@ -116,3 +122,77 @@ def test_names_of_secrets(name: str, secret: bool) -> None:
 @pytest.mark.parametrize("value", [{"a": [1, None, True, "x"]}, [], "plain text", 7, None])
 def test_other_values_are_unchanged(value: Any) -> None:
     assert redaction.redacted(value) == value
+
+
+def _with_text(line: str) -> Observation:
+    """An observation with a text in every input of a bundle that holds one."""
+    engine = Engine("d-1", Role.DECODE, args=("sh", "-c", line), log=line, metrics=line, problem=line)
+    status = {"conditions": [{"type": "Ready", "message": line}]}
+    annotated = {**body(), "metadata": {"name": "qwen", "annotations": {"note": line}}, "status": status}
+    return Observation(
+        name="qwen",
+        now=HEALTHY.now,
+        body=annotated,
+        events=(WarningEvent("Pod", "d-1", "Failed", line),),
+        unseen=(line,),
+        gateways=(Gateway("g-1", {"note": line}, problem=line, verification={"error": line}, log=line, metrics=line),),
+        engines=(engine,),
+        dead=(EndedProcess("p-0", line),),
+        ended_logs={"p-1": line},
+    )
+
+
+def _leaks(files: dict[str, str]) -> list[str]:
+    return [name for name, page in files.items() if SECRET in page or SECOND in page]
+
+
+@pytest.mark.parametrize("line", LINES)
+@pytest.mark.parametrize(("before", "after"), [("", ""), ("INFO 05-04 [a.py:1] ", ""), ("word ", " word\nlast line")])
+def test_a_secret_is_removed_from_every_input(line: str, before: str, after: str) -> None:
+    assert SECRET in line
+    prefix = before if "\n" not in line else ""
+    files = files_of(_with_text(prefix + line + after), (), prefix + line + after, {})
+    assert _leaks(files) == []
+
+
+@pytest.mark.parametrize("part", OBJECTS)
+def test_a_secret_is_removed_from_every_part_of_an_object(part: dict[str, Any]) -> None:
+    assert SECRET in json.dumps(part)
+    observation = Observation(name="qwen", now=HEALTHY.now, body={**body(), "metadata": {"name": "qwen"}, **part})
+    state = Observation(name="qwen", now=HEALTHY.now, gateways=(Gateway("g", part),))
+    assert _leaks(files_of(observation, (), "", {})) + _leaks(files_of(state, (), "", {})) == []
+
+
+def test_there_are_many_forms_of_secrets() -> None:
+    assert len(LINES) + len(OBJECTS) >= 50
+
+
+def test_harmless_lines_stay() -> None:
+    lines = harmless_lines()
+    changed = [line for line in lines if redaction.text(line) != line]
+    assert len(lines) > 300
+    assert len(changed) <= 0.05 * len(lines), changed
+
+
+def test_harmless_lines_stay_on_one_page() -> None:
+    lines = harmless_lines()
+    page = redaction.text("\n".join(lines)).split("\n")
+    assert len(page) == len(lines)
+    changed = [line for line, shown in zip(lines, page, strict=True) if line != shown]
+    assert len(changed) <= 0.05 * len(lines), changed
+
+
+def test_an_object_of_any_depth_is_shown() -> None:
+    deep: Any = "x"
+    for _ in range(5000):
+        deep = {"a": [deep]}
+    assert "[removed]" in str(redaction.redacted(deep))
+    state = Observation(name="qwen", now=HEALTHY.now, gateways=(Gateway("g", {"a": deep}),))
+    assert "[removed]" in files_of(state, (), "", {})["gateways/g/state.json"]
+
+
+@pytest.mark.parametrize(
+    "line", ["a" * 200_000, "a-" * 100_000, "key=" * 50_000, "--api-key " * 20_000, "'" * 100_000, "://a:" * 30_000]
+)
+def test_long_lines_are_read_in_time(line: str) -> None:
+    redaction.text(line)
