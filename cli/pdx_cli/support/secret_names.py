@@ -112,9 +112,9 @@ def is_secret(name: str) -> bool:
         return False
     if _ALWAYS.search("".join(words)):
         return True
-    befores = ["", *words]
-    afters = [*words[1:], ""]
-    return any(_is_secret_word(*neighbours) for neighbours in zip(words, befores, afters, strict=False))
+    previous = ["", *words]
+    following = [*words[1:], ""]
+    return any(_is_secret_word(*neighbours) for neighbours in zip(words, previous, following, strict=False))
 
 
 def _is_secret_word(word: str, before: str, after: str) -> bool:
