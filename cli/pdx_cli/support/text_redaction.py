@@ -32,7 +32,9 @@ _SHAPES: Final = (
     re.compile(r"\bsha256:[0-9a-f]{64}\b(?=\s+\S)"),  # lines of a file with API keys
 )
 _NAME: Final = r"(?<!\w)[A-Za-z_]\w*+(?:[.-]\w+){0,12}+"
-_NAMED: Final = re.compile(rf"(?P<name>{_NAME})(?:\\*[\"'])?\s*(?:=>|:=|[:=]|%3(?:[aA]|[dD])|>(?=[^<>]*</\w))(?P<space>\s*)")
+_MARK: Final = r"(?:=>|:=|[:=]|%3(?:[aA]|[dD])|>(?=[^<>]*</\w))"
+"""What stands between a name and its value."""
+_NAMED: Final = re.compile(rf"(?P<name>{_NAME})(?:\\*[\"'])?\s*{_MARK}(?P<space>\s*)")
 _FLAG: Final = re.compile(rf"(?<![\w-])--?(?P<name>{_NAME})(?P<end>(?:\\*[\"'])?,?\s+)")
 _LOUD: Final = re.compile(r"\b(?P<name>[A-Z][A-Z0-9]*(?:_[A-Z0-9]+){1,12}+)\s+(?=[\"'])")
 """A variable before a quoted value."""
