@@ -26,7 +26,7 @@ import json, sys
 from pdx_api.spec.schema import object_schema
 from pdx_operator.kube.resources import ChildKey, Snapshot
 from pdx_operator.plan.reconcile_plan import plan
-from pdx_operator.render.installation import Installation
+from pdx_operator.render.children import Installation
 from pdx_proxy.__main__ import create_parser
 from pdx_proxy.discovery.pods import read_pod
 
