@@ -5,7 +5,6 @@ block it. Without the right to port-forward, they are queried through the API se
 """
 
 import asyncio
-import json
 import socket
 from typing import Any, Final, Self
 from weakref import WeakSet
@@ -16,7 +15,7 @@ from kubernetes.aio import client
 
 from pdx_cli.sources import kubeconfig as kubeconfigs
 from pdx_cli.sources.kubeconfig import ANOTHER
-from pdx_operator.kube.client import ApiError, Cluster, Json, Request
+from pdx_operator.kube.client import ApiError, Cluster, Json, Request, UnreadableAnswerError
 from pdx_operator.kube.resources import POD, Kind
 
 REQUESTS: Final = 8
@@ -77,7 +76,7 @@ class Kube(Cluster):
         """Send one request. A server that is no API server answers with something else than an object."""
         try:
             body, size = await super()._sized(request)
-        except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        except UnreadableAnswerError as error:
             raise self._foreign() from error
         except ApiError as error:
             if error.status != UNAUTHORIZED:

@@ -60,6 +60,10 @@ class UnavailableError(ApiError):
         """Seconds of its Retry-After header; 0 without one."""
 
 
+class UnreadableAnswerError(UnavailableError):
+    """The API server's answer is no JSON object: another server may answer there."""
+
+
 class FaultError(UnavailableError):
     """The API server fails at this request, for example because a webhook is down. Other requests may succeed."""
 
@@ -326,9 +330,9 @@ def _decoded(text: bytes) -> Json:
     try:
         document = decode(text)
     except ValueError as error:
-        raise UnavailableError(f"The API server's answer is no JSON: {error}") from error
+        raise UnreadableAnswerError(f"The API server's answer is no JSON: {error}") from error
     if not isinstance(document, dict):
-        raise UnavailableError("The API server's answer is no object")
+        raise UnreadableAnswerError("The API server's answer is no object")
     return document
 
 
