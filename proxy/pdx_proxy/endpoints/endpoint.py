@@ -7,7 +7,7 @@ from hashlib import blake2b
 from typing import Any, Final
 
 from pdx_api.connectors import family_of
-from pdx_api.connectors.families import Family, Identity, Push
+from pdx_api.connectors.families import Family, Identity, Pool, Push
 from pdx_api.names import Order, Role
 from pdx_proxy.config.settings import Address, EndpointSpec
 from pdx_proxy.endpoints.events import HUNG, INFERENCE, Cause
@@ -19,6 +19,8 @@ _OF_SPEC: Final = ("address", "connector", "order", "revision", "role")
 
 Start = tuple[str, int]
 """One start of an engine: the name and the generation of its endpoint."""
+_NO_HANDOFF: Final = Pool()
+"""The family of an aggregated engine, which has no connector: it keeps nothing for another engine."""
 Pairing = tuple[str, int, str, int]
 """A P and a D, each with its generation: see `pairing`."""
 
@@ -154,4 +156,4 @@ def pairing(prefill: Endpoint, decode: Endpoint) -> Pairing:
 
 
 def _family_of(spec: EndpointSpec) -> Family:
-    return family_of(spec.connector, spec.order, spec.protocol)
+    return family_of(spec.connector, spec.order, spec.protocol) if spec.connector else _NO_HANDOFF

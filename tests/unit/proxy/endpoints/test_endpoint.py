@@ -7,6 +7,7 @@ import pytest
 
 from pdx_api.connectors import CONNECTORS, family_of
 from pdx_api.connectors.custom import Custom
+from pdx_api.connectors.families import Pool
 from pdx_api.names import Order, Role
 from pdx_proxy.config.settings import Address, EndpointSpec
 from pdx_proxy.endpoints.endpoint import Endpoint, State, pairing
@@ -28,3 +29,8 @@ def test_an_endpoint_has_another_start_with_each_generation() -> None:
     assert (first.start, second.start) == (("h:1", 1), ("h:1", 2))
     assert pickle.loads(pickle.dumps(second)).start == second.start
     assert pairing(first, second) == ("h:1", 1, "h:1", 2)
+
+
+def test_an_aggregated_engine_has_no_connector() -> None:
+    endpoint = Endpoint(EndpointSpec(Address("h", 1), Role.AGGREGATED, connector=""))
+    assert isinstance(endpoint.family, Pool)
