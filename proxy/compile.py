@@ -51,7 +51,6 @@ HOT: Final = (
     "handoff/push_prefill",
     "handoff/request",
     "handoff/settlements",
-    "handoff/stray",
     "handoff/transfer",
     "handoff/worker_state",
     "http/downstream/exchange",

@@ -256,7 +256,8 @@ class _Page:
             return []
         most = _LARGEST.get(name, MOST)
         try:
-            return [_number(ln.rpartition(" ")[2], most) for ln in lines if self.label in ln and label in ln]
+            chosen = [line for line in lines if self.label in line and label in line]
+            return [_number(line.rpartition(" ")[2], most) for line in chosen]
         except ValueError:
             return []
 

@@ -15,7 +15,7 @@ from pdx_cluster.errors import ClusterError
 from pdx_operator.plan.drift import differs
 from pdx_operator.plan.pinned_template import pinned, scale_only, with_hash
 from pdx_operator.render.children import children
-from pdx_operator.render.installation import Installation
+from pdx_operator.render.gateway import Installation
 from pdx_operator.render.merge_keys import POD_TEMPLATE, UNIONS
 from pdx_operator.render.overlay import overlaid
 from tests.unit.operator.render.test_golden import SPECS

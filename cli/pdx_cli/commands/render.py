@@ -15,7 +15,7 @@ from pdx_api.version import pdx_version
 from pdx_cli.errors import InputError
 from pdx_cli.inputs import document, formats, names
 from pdx_operator.render.children import children
-from pdx_operator.render.installation import Installation
+from pdx_operator.render.gateway import Installation
 from pdx_operator.render.objects import DEFAULT_NAMESPACE, Manifest
 from pdx_operator.render.overlay import OverlayError
 from pdx_operator.render.rdma import check_rdma, is_engine

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from pdx_api.names import LogFormat
 from pdx_operator.controller.intervals import Intervals
-from pdx_operator.render.installation import Installation
+from pdx_operator.render.gateway import Installation
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ from pdx_operator.kube.event_recorder import EventRecorder
 from pdx_operator.kube.resources import PDDEPLOYMENT, ChildKey, Event, Key, Snapshot, is_terminating
 from pdx_operator.plan.claim import Claim, claim_on
 from pdx_operator.plan.reconcile_plan import Plan, plan
-from pdx_operator.render.installation import Installation
+from pdx_operator.render.gateway import Installation
 from pdx_operator.status import conditions
 from pdx_operator.status.facts import facts_of
 

@@ -31,7 +31,7 @@ from pdx_operator.plan.replicas import engine_counts, is_rolling
 from pdx_operator.plan.revision import is_side_service, revision_in_force, wiring_of
 from pdx_operator.plan.rollout import Budget, RolloutPlan, plan_rollout
 from pdx_operator.render.children import children, with_metadata
-from pdx_operator.render.installation import Installation
+from pdx_operator.render.gateway import Installation
 from pdx_operator.render.objects import Manifest, annotations_of
 from pdx_operator.render.overlay import OverlayError
 from pdx_operator.render.rdma import check_rdma, is_engine

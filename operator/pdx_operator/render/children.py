@@ -3,9 +3,8 @@
 from pdx_api.spec.types import PDDeployment, Spec
 from pdx_operator.render.disruption import disruption_budgets
 from pdx_operator.render.engines import engine_manifests
-from pdx_operator.render.gateway import gateway_deployment, gateway_service
+from pdx_operator.render.gateway import Installation, gateway_deployment, gateway_service
 from pdx_operator.render.http_route import http_routes
-from pdx_operator.render.installation import Installation
 from pdx_operator.render.network_policies import network_policies
 from pdx_operator.render.objects import Manifest, Owner, owner_of
 from pdx_operator.render.rbac import gateway_rbac

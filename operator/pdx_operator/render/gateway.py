@@ -22,7 +22,6 @@ from pdx_api.names import (
 from pdx_api.render.engines import stated
 from pdx_api.render.gateway_flags import gateway_flags
 from pdx_api.spec.types import Spec
-from pdx_operator.render.installation import Installation
 from pdx_operator.render.objects import (
     PRE_STOP_SECONDS,
     Manifest,
@@ -38,6 +37,7 @@ from pdx_operator.render.objects import (
     with_requests,
 )
 from pdx_operator.render.overlay import overlaid
+from pdx_operator.render.rbac import RoleKind
 from pdx_operator.render.tracing import trace_variables
 
 USER_ID: Final = 65532
@@ -52,6 +52,22 @@ _REQUESTS: Final = {"cpu": "100m", "memory": "512Mi"}
 _NOT_IN_PODS: Final = ("replicas", "enabled", "service", "disruption", "http_route", "pod_template")
 """Fields of `gateway` that its pods do not depend on, or that `_inputs` has in another form."""
 _ANY: Final = "0.0.0.0"  # noqa: S104
+
+
+@dataclass(frozen=True, slots=True)
+class Installation:
+    """What the operator's installation adds to every PDDeployment."""
+
+    gateway_image: str
+    """Image of gateways whose spec names none."""
+    gateway_pull_secrets: tuple[str, ...] = ()
+    """Pull secrets of that image, which must exist in the namespace of each PDDeployment."""
+    gateway_pull_policy: str = ""
+    """When that image is pulled. Empty: Kubernetes' default."""
+    operator_namespace: str = ""
+    """Gateways accept requests to their admin port from the operator's pods in this namespace; empty: it is in none."""
+    gateway_role: RoleKind | None = None
+    """The kind of the chart's role for gateways; None: there is no chart."""
 
 
 def gateway_deployment(spec: Spec, owner: Owner, installation: Installation) -> Manifest:

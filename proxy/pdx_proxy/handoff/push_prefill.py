@@ -16,8 +16,9 @@ from pdx_proxy.engines.leg import Leg
 from pdx_proxy.engines.transfer_params import LegRefused, PrefillStopped, handed_over, identity_of
 from pdx_proxy.handoff.failures import FULL, PrefillEnded, has_answered
 from pdx_proxy.handoff.handoff_watch import HandoffWatch
-from pdx_proxy.handoff.situation import Prefill, prefill_after
-from pdx_proxy.handoff.stray import Stray
+from pdx_proxy.handoff.settle import Ask, Free
+from pdx_proxy.handoff.settlements import LastStep, Legs
+from pdx_proxy.handoff.situation import Decode, Prefill, Situation, kind_of, prefill_after
 from pdx_proxy.handoff.transfer import Transfer
 from pdx_proxy.http.upstream.failures import (
     BadAnswer,
@@ -28,7 +29,7 @@ from pdx_proxy.http.upstream.failures import (
     RequestExpired,
 )
 from pdx_proxy.payload.body import prefill_body
-from pdx_proxy.telemetry.counters import Phase
+from pdx_proxy.telemetry.counters import Phase, Settlement
 
 _REFUSAL_SECONDS: Final = 0.5
 """How long D may take to refuse a request that P has refused."""
@@ -262,3 +263,28 @@ class PushPrefill:
             serving.counters.pin(transfer.prefill.name)
         if not self._concluded:
             self._watch.start(stream=transfer.request.stream)
+
+
+class Stray(Legs):
+    """P's finished leg, of another start of the engine than the one that D was sent to: nobody reads its KV."""
+
+    __slots__ = ("_params", "_transfer", "request")
+
+    def __init__(self, transfer: Transfer, params: KVParams) -> None:
+        self.request = transfer.request
+        self._transfer = transfer
+        self._params = params
+
+    def situation(self) -> Situation:
+        kind = kind_of(self._transfer.family)
+        return Situation(kind, self.request.stream, Prefill.FINISHED, Decode.NOT_SENT)
+
+    async def perform(self, step: Ask) -> None:
+        raise AssertionError(f"nothing to wait for: {step}")
+
+    async def conclude(self, step: LastStep) -> Settlement:
+        freed = await self._transfer.free(self._params, refused=step is Free.BY_REFUSED_LEG)
+        return Settlement.RELEASED if freed else Settlement.LEASE
+
+    def end(self, result: Settlement | None) -> None:
+        """Its leg has ended, and its KV was never counted as pinned."""

@@ -32,7 +32,7 @@ class Retry:
         return self.left > 1 or self.last is None or self.policy is PrefillFailure.FAIL
 
     def after_refusal(self, reason: LocalPrefillReason) -> "Retry":
-        """An engine has refused its leg: one engine gets the request as the client wrote it, as a try of its own."""
+        """An engine has refused its leg: one engine gets the request as the client wrote it, even if no try is left."""
         return replace(self, left=max(self.left - 1, 1), refused=reason, whole=True)
 
     def after_failure(self, failure: HandoffFailure, *, by_prefill: bool) -> "Retry":

@@ -14,7 +14,7 @@ from pdx_api.render.engines import engine_command, pairing_revision
 from pdx_api.spec.parse import InvalidDeploymentError, parse
 from pdx_api.spec.schema import object_schema
 from pdx_operator.render.children import children
-from pdx_operator.render.installation import Installation
+from pdx_operator.render.gateway import Installation
 from pdx_proxy.config.settings import EndpointSpec
 from pdx_proxy.discovery.pods import read_pod
 from pdx_sim import SimSettings

@@ -15,7 +15,7 @@ from pdx_api.names import API_VERSION, KIND
 from pdx_api.spec.schema import object_schema
 from pdx_operator.kube.resources import ChildKey, Snapshot
 from pdx_operator.plan.reconcile_plan import Plan, plan
-from pdx_operator.render.installation import Installation
+from pdx_operator.render.gateway import Installation
 from tests.component.skew.record import WHEEL
 
 Body = dict[str, Any]

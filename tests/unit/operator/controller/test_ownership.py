@@ -21,7 +21,7 @@ from pdx_operator.kube.cache import Cache
 from pdx_operator.kube.client import Cluster, ConflictError
 from pdx_operator.kube.event_recorder import EventRecorder
 from pdx_operator.kube.resources import Key, Kind
-from pdx_operator.render.installation import Installation
+from pdx_operator.render.gateway import Installation
 from pdx_operator.render.rbac import RoleKind
 from tests.component.harness import eventually
 

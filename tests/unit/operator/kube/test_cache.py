@@ -9,7 +9,7 @@ from pdx_api.names import API_VERSION, KIND, LABEL_DEPLOYMENT
 from pdx_operator.kube.cache import Cache, Record, trimmed
 from pdx_operator.kube.resources import KIND_OF, ChildKey, Key
 from pdx_operator.plan.reconcile_plan import plan
-from pdx_operator.render.installation import Installation
+from pdx_operator.render.gateway import Installation
 
 KEY = Key("ns", "m")
 DEPLOYMENT, SERVICE = KIND_OF["Deployment"], KIND_OF["Service"]

@@ -12,7 +12,7 @@ from pdx_operator.kube.cache import Cache, Record
 from pdx_operator.kube.object_shape import LEVELS, UnusableObjectError, is_deeper
 from pdx_operator.kube.resources import KIND_OF, Key
 from pdx_operator.plan.reconcile_plan import plan
-from pdx_operator.render.installation import Installation
+from pdx_operator.render.gateway import Installation
 
 IDENTITY = {"namespace": "ns", "name": "m", "uid": "u", "resourceVersion": "5", "generation": 3}
 

@@ -10,7 +10,7 @@ from pdx_operator.kube.resources import ChildKey, Snapshot
 from pdx_operator.plan.operations import Apply
 from pdx_operator.plan.ownership import Ownership, ownership
 from pdx_operator.plan.reconcile_plan import Plan, plan
-from pdx_operator.render.installation import Installation
+from pdx_operator.render.gateway import Installation
 
 Body = dict[str, Any]
 

@@ -10,7 +10,7 @@ from pdx_operator.kube.resources import ChildKey, Snapshot
 from pdx_operator.observed.transfer_report import TransferReport
 from pdx_operator.observed.workloads import PodInspection
 from pdx_operator.plan.reconcile_plan import Plan, plan
-from pdx_operator.render.installation import Installation
+from pdx_operator.render.gateway import Installation
 from pdx_operator.status import conditions
 from pdx_operator.status.facts import facts_of
 from tests.unit.operator.status.test_conditions import NOW

@@ -14,7 +14,7 @@ from pdx_api.render.engines import pairing_revision
 from pdx_api.spec.parse import parse
 from pdx_operator.kube.resources import ChildKey, Snapshot
 from pdx_operator.plan.reconcile_plan import Plan, plan
-from pdx_operator.render.installation import Installation
+from pdx_operator.render.gateway import Installation
 from pdx_operator.render.objects import digest
 
 Body = dict[str, Any]

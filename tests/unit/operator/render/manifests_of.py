@@ -6,7 +6,7 @@ from pdx_api.render.engines import pairing_revision
 from pdx_api.spec.parse import parse
 from pdx_api.spec.types import PDDeployment
 from pdx_operator.render.children import children
-from pdx_operator.render.installation import Installation
+from pdx_operator.render.gateway import Installation
 
 Manifest = dict[str, Any]
 Manifests = dict[tuple[str, str], dict[str, Any]]

@@ -18,7 +18,7 @@ from pdx_operator.kube.client import Cluster
 from pdx_operator.kube.resources import ChildKey, Key, Kind, Snapshot
 from pdx_operator.observed.transfer_report import TransferReport
 from pdx_operator.plan.reconcile_plan import Plan, plan
-from pdx_operator.render.installation import Installation
+from pdx_operator.render.gateway import Installation
 from pdx_operator.status.conditions import build, transitions
 from pdx_operator.status.facts import facts_of
 
