@@ -87,7 +87,6 @@ soak: install-dev ## Long fault campaigns and loads; results go to benchmarks/
 .PHONY: mutations
 mutations: install-dev ## Break the gateway on purpose in many ways: a row of docs/failures.md has to notice each
 	@$(BIN)/python -m tests.mutations
-	@$(BIN)/python -m tests.mutations.rows
 
 .PHONY: conformance
 conformance: install-dev ## Every connector and order with every way to fail, in simulated engines, as one table (ARGS=--connector NIXL)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from benchmarks.campaigns import recorded
-from tests.mutations import MUTATIONS, Mutation
+from tests.mutations import MUTATIONS, Mutation, rows
 
 ROOT: Final = Path(__file__).parents[2]
 PACKAGE: Final = ROOT / "proxy/pdx_proxy"
@@ -61,12 +61,12 @@ def _run(command: Sequence[str], environment: Mapping[str, str]) -> tuple[int, s
 
 
 def main() -> int:
-    """Try every mutation; return the number that no test noticed, as the exit code."""
+    """Try every mutation, and every mutant of the rows; return the number that no test noticed, as the exit code."""
     with ThreadPoolExecutor(2) as pool:
         noticed = list(pool.map(notices, MUTATIONS))
     for mutation, found in zip(MUTATIONS, noticed, strict=True):
         sys.stdout.write(f"{'noticed' if found else 'NOT NOTICED'}: {mutation.breaks} ({mutation.test})\n")
-    return noticed.count(False)
+    return noticed.count(False) + rows.main()
 
 
 if __name__ == "__main__":
