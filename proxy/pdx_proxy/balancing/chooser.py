@@ -192,4 +192,6 @@ def _why_not_split(choice: Choice) -> NotSplitReason:
     """Why a request that could have been split goes to a D alone."""
     if choice.place is not None:
         return NotSplitReason.BURST if choice.place is Place.BURST else NotSplitReason.SOONER
+    if choice.suspended:
+        return NotSplitReason.SUSPENDED
     return NotSplitReason.LONG_QUEUE if choice.decode.long_queue else NotSplitReason.NO_PREFILL

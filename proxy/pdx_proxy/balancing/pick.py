@@ -7,7 +7,7 @@ from pdx_api.names import Role
 from pdx_proxy.balancing.decode.placement import Place
 from pdx_proxy.balancing.policies import LEAST, LoadOf, Policy, least
 from pdx_proxy.endpoints.endpoint import Endpoint
-from pdx_proxy.endpoints.snapshot import Snapshot
+from pdx_proxy.endpoints.snapshot import Snapshot, partners
 from pdx_proxy.payload.body import Body
 
 Peers = Mapping[str, Sequence[Endpoint]]
@@ -19,7 +19,7 @@ _AGGREGATED: Final = Role.AGGREGATED
 class Choice:
     """The engines of one attempt. Without a P, D serves the whole request."""
 
-    __slots__ = ("decode", "place", "policy", "prefill", "prefill_policy")
+    __slots__ = ("decode", "place", "policy", "prefill", "prefill_policy", "suspended")
 
     def __init__(
         self,
@@ -28,6 +28,7 @@ class Choice:
         place: Place | None = None,
         policy: Policy = LEAST,
         prefill_policy: Policy = LEAST,
+        suspended: bool = False,
     ) -> None:
         self.decode = decode
         self.prefill = prefill
@@ -37,6 +38,8 @@ class Choice:
         """What selected D."""
         self.prefill_policy = prefill_policy
         """What selected P, if there is one."""
+        self.suspended = suspended
+        """Whether D serves the request alone because no KV reaches it."""
 
 
 def pick(
@@ -54,26 +57,33 @@ def pick(
 
     To split, a D whose revision has a P comes before a D whose revision has none, so a rollout is used as far as its
     pairs are complete. With several revisions the queue at their P counts as well. An aggregated engine is complete by
-    itself and never splits; nor does a D whose queue is longer than a push survives. `avoid` names endpoints that have
-    failed this request; they are selected only when no other is left. `cursor` alternates between equals.
+    itself and never splits; nor does a D whose queue is longer than a push survives, or that no KV reaches. `avoid`
+    names endpoints that have failed this request; they are selected only when no other is left. `cursor` alternates
+    between equals.
     """
-    decodes, complete, peers = snapshot.decode, snapshot.complete, snapshot.peers
+    decodes, complete, peers, suspended = snapshot.decode, snapshot.complete, snapshot.peers, snapshot.suspended
     if avoid:
         decodes = _without(decodes, avoid) or decodes
         peers = {revision: left for revision, group in peers.items() if (left := _without(group, avoid))}
-        complete = tuple(d for d in decodes if d.role is _AGGREGATED or d.revision in peers)
+        complete = tuple(
+            d for d in decodes if d.role is _AGGREGATED or partners(d, peers.get(d.revision, ()), suspended)
+        )
     if not decodes:
         return None
     if not split:
         return Choice(decode.choose(body, decodes, load_of, cursor), None, None, decode)
     load_of_pair = load_of if len(peers) < 2 else _with_queue(load_of, peers)
     d = decode.choose(body, complete or decodes, load_of_pair, cursor)
-    if d.role is _AGGREGATED or d.long_queue or d.revision not in peers:
-        return Choice(d, None, None, decode)
+    group = peers.get(d.revision, ())
+    if suspended:
+        group = partners(d, group, suspended)
+    if d.role is _AGGREGATED or d.long_queue or not group:
+        alone = any(pair[2:] == d.start for pair in suspended) and not d.long_queue
+        return Choice(d, None, None, decode, suspended=alone)
     # P's cursor moves one further each time that D's has gone round. With one cursor, equal numbers of both would
     # always meet in the same pairs, and the first KV between the others would move under load.
     number = len(decodes)
-    p = prefill.choose(body, peers[d.revision], load_of, cursor // number + cursor % number)
+    p = prefill.choose(body, group, load_of, cursor // number + cursor % number)
     return Choice(d, p, None, decode, prefill)
 
 

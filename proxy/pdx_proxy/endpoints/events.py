@@ -59,5 +59,28 @@ class LostHandoff:
     name: str
 
 
+@dataclass(frozen=True, slots=True)
+class FailedHandoff:
+    """A hand-off failed, and D alone answered the request: KV may not move within the pair."""
+
+    pair: tuple[str, int, str, int]
+    """See `pairing`."""
+
+
+@dataclass(frozen=True, slots=True)
+class SlowHandoff:
+    """P finished long ago, and D has not answered: D decodes, or KV does not move within the pair."""
+
+    pair: tuple[str, int, str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class HandedOver:
+    """A hand-off within a watched pair succeeded."""
+
+    pair: tuple[str, int, str, int]
+
+
 EndpointEvent = Suspect | HealthCheckRequest | LostHandoff
-EventSink = Callable[[EndpointEvent], None]
+HandoffEvent = FailedHandoff | SlowHandoff | HandedOver
+EventSink = Callable[[EndpointEvent | HandoffEvent], None]

@@ -6,7 +6,7 @@ from itertools import groupby
 from operator import attrgetter
 
 from pdx_api.names import Role
-from pdx_proxy.endpoints.endpoint import Endpoint, Pairing, State
+from pdx_proxy.endpoints.endpoint import Endpoint, Pairing, State, pairing
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,15 +18,25 @@ class Snapshot:
     decode: tuple[Endpoint, ...] = ()
     """The warm engines that answer clients: decode, or aggregated. Suspect ones while none is warm."""
     complete: tuple[Endpoint, ...] = ()
-    """The engines of `decode` that are aggregated or have a warm P of their revision."""
+    """The engines of `decode` that are aggregated or have a warm P of their revision to take KV from."""
     peers: Mapping[str, tuple[Endpoint, ...]] = field(default_factory=dict)
     """The warm prefill engines by revision. Empty while the engines of `decode` are suspect."""
     everything: tuple[Endpoint, ...] = ()
     handshaken: frozenset[Pairing] = frozenset()
     """Pairs that exchanged KV during warm-up: see `pairing`."""
+    suspended: frozenset[Pairing] = frozenset()
+    """Pairs within which KV does not move: no request is split over them."""
+    watched: frozenset[Pairing] = frozenset()
+    """Pairs that will be suspended soon unless a hand-off or a transfer probe succeeds."""
 
     @classmethod
-    def of(cls, endpoints: Iterable[Endpoint], handshaken: frozenset[Pairing] = frozenset()) -> "Snapshot":
+    def of(
+        cls,
+        endpoints: Iterable[Endpoint],
+        handshaken: frozenset[Pairing] = frozenset(),
+        suspended: frozenset[Pairing] = frozenset(),
+        watched: frozenset[Pairing] = frozenset(),
+    ) -> "Snapshot":
         """Sort endpoints by what they may be selected for."""
         everything = tuple(endpoints)
         warm = [e for e in everything if e.warm]
@@ -41,11 +51,22 @@ class Snapshot:
         return cls(
             prefill=prefill,
             decode=decode,
-            complete=tuple(d for d in decode if d.role is Role.AGGREGATED or d.revision in peers),
+            complete=tuple(
+                d for d in decode if d.role is Role.AGGREGATED or partners(d, peers.get(d.revision, ()), suspended)
+            ),
             peers=peers,
             everything=everything,
             handshaken=handshaken,
+            suspended=suspended,
+            watched=watched,
         )
+
+
+def partners(
+    decode: Endpoint, prefills: tuple[Endpoint, ...], suspended: frozenset[Pairing]
+) -> tuple[Endpoint, ...]:
+    """Return those of the P's of D's revision whose KV moves to D, as far as is known."""
+    return tuple(p for p in prefills if pairing(p, decode) not in suspended) if suspended else prefills
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +81,10 @@ class SnapshotChange:
     """Pairs that were added."""
     forgotten: frozenset[Pairing] = frozenset()
     """Pairs that were removed."""
+    suspended: frozenset[Pairing] = frozenset()
+    """All suspended pairs."""
+    watched: frozenset[Pairing] = frozenset()
+    """All watched pairs."""
 
     @classmethod
     def between(cls, before: Snapshot, after: Snapshot) -> "SnapshotChange":
@@ -70,6 +95,8 @@ class SnapshotChange:
             gone=tuple(left),
             handshaken=after.handshaken - before.handshaken,
             forgotten=before.handshaken - after.handshaken,
+            suspended=after.suspended,
+            watched=after.watched,
         )
 
     def apply_to(self, before: Snapshot) -> Snapshot:
@@ -78,4 +105,5 @@ class SnapshotChange:
         for name in self.gone:
             del endpoints[name]
         endpoints.update((e.name, e) for e in self.changed)
-        return Snapshot.of(endpoints.values(), (before.handshaken - self.forgotten) | self.handshaken)
+        handshaken = (before.handshaken - self.forgotten) | self.handshaken
+        return Snapshot.of(endpoints.values(), handshaken, self.suspended, self.watched)

@@ -2,7 +2,7 @@
 
 from enum import Enum
 
-from pdx_proxy.http.upstream.failures import BadAnswer, EngineFailure, Reason
+from pdx_proxy.http.upstream.failures import BadAnswer, DeadlineExceeded, EngineFailure, Reason
 
 _FULL = 503
 
@@ -23,3 +23,8 @@ def attribute(failure: EngineFailure) -> Culprit:
     if not isinstance(failure, BadAnswer) or failure.reason is Reason.ABORT:
         return Culprit.DECODE
     return Culprit.NONE if failure.status == _FULL else Culprit.EITHER
+
+
+def may_be_kv(failure: EngineFailure) -> bool:
+    """Whether D's leg may have failed because KV did not move. An absent, full or aborting D has another reason."""
+    return isinstance(failure, DeadlineExceeded) or attribute(failure) is Culprit.EITHER

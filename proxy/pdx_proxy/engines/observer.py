@@ -4,8 +4,17 @@ from typing import Final
 
 from pdx_proxy.balancing.load import Load
 from pdx_proxy.balancing.prefill.backlog import PrefillLeg
-from pdx_proxy.endpoints.endpoint import Endpoint, Start
-from pdx_proxy.endpoints.events import Cause, EventSink, HealthCheckRequest, LostHandoff, Suspect
+from pdx_proxy.endpoints.endpoint import Endpoint, Pairing, Start, pairing
+from pdx_proxy.endpoints.events import (
+    Cause,
+    EventSink,
+    FailedHandoff,
+    HandedOver,
+    HealthCheckRequest,
+    LostHandoff,
+    SlowHandoff,
+    Suspect,
+)
 from pdx_proxy.endpoints.snapshot import Snapshot
 from pdx_proxy.engines.attribution import Culprit, attribute
 from pdx_proxy.engines.leg import LegObserver
@@ -34,6 +43,7 @@ class EndpointObserver(LegObserver):
         "_lost",
         "_notify",
         "_outliers",
+        "_watched",
     )
 
     def __init__(self, load: Load, outliers: OutlierDetector, notify: EventSink) -> None:
@@ -52,6 +62,8 @@ class EndpointObserver(LegObserver):
         """The P of the last failed hand-off of each D."""
         self._failing: set[Start] = set()
         """P's whose last hand-off failed."""
+        self._watched: frozenset[Pairing] = frozenset()
+        """Pairs that will be suspended soon unless a hand-off succeeds."""
 
     def succeeded(self, endpoint: Endpoint) -> None:
         if self._outliers.counts:
@@ -102,11 +114,22 @@ class EndpointObserver(LegObserver):
         """The D waits for a push that never comes."""
         self._notify(LostHandoff(decode.name))
 
-    def handed_over(self, prefill: Endpoint) -> None:
-        """A D has the P's KV."""
+    def handed_over(self, prefill: Endpoint, decode: Endpoint) -> None:
+        """D has the P's KV."""
+        if self._watched and (pair := pairing(prefill, decode)) in self._watched:
+            self._watched -= {pair}
+            self._notify(HandedOver(pair))
         if self._failing:
             self._failing.discard(prefill.start)
             self._handoffs.succeeded(prefill)
+
+    def served_whole(self, pair: Pairing) -> None:
+        """D alone has answered a request whose hand-off failed within this pair."""
+        self._notify(FailedHandoff(pair))
+
+    def slow_handoff(self, pair: Pairing) -> None:
+        """P finished long ago, and D has not answered."""
+        self._notify(SlowHandoff(pair))
 
     def handoff_failed(self, prefill: Endpoint, failure: EngineFailure) -> None:
         """A hand-off of the P failed, and its D did not cause it."""
@@ -137,6 +160,7 @@ class EndpointObserver(LegObserver):
 
     def apply(self, snapshot: Snapshot) -> None:
         """Forget endpoints that are gone and generations that are over."""
+        self._watched = snapshot.watched
         counts = self._outliers.counts or self._handoffs.counts or self._broken.counts
         if not (counts or self._lost or self._failing or self._checked or self._failed_with):
             return

@@ -3,7 +3,7 @@
 from collections.abc import Container
 from typing import Final
 
-from pdx_proxy.endpoints.endpoint import Endpoint
+from pdx_proxy.endpoints.endpoint import Endpoint, Pairing
 from pdx_proxy.http.upstream.failures import BadAnswer, EngineFailure, Reason
 
 FULL: Final = 503
@@ -36,7 +36,15 @@ class KVOverdue(Exception):  # noqa: N818
 class HandoffFailure(Exception):  # noqa: N818 (a failure of engines, not an error of the gateway)
     """An attempt failed before the first event. Everything that it started is settled or being settled."""
 
-    def __init__(self, endpoint: Endpoint, cause: EngineFailure, *, begun: bool = True, whole: bool = False) -> None:
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        cause: EngineFailure,
+        *,
+        begun: bool = True,
+        whole: bool = False,
+        pair: Pairing | None = None,
+    ) -> None:
         super().__init__(str(cause))
         self.endpoint = endpoint
         """The engine to avoid in the next attempt."""
@@ -45,6 +53,8 @@ class HandoffFailure(Exception):  # noqa: N818 (a failure of engines, not an err
         """Whether an engine has received anything of the request. If not, another attempt adds no load."""
         self.whole = whole
         """Whether the next attempt must not split: the request would wait longer than a push survives."""
+        self.pair = pair
+        """The pair within which KV may not have moved, although both engines answer; None for any other failure."""
 
 
 def has_answered(failure: Exception, statuses: Container[int]) -> bool:

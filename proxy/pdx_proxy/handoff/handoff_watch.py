@@ -3,22 +3,31 @@
 import asyncio
 from typing import Final
 
+from pdx_api.vllm_metrics import read_waiting
+from pdx_proxy.endpoints.endpoint import pairing
 from pdx_proxy.engines.leg import Leg
 from pdx_proxy.handoff.failures import KVOverdue, PrefillEnded
 from pdx_proxy.handoff.transfer import Transfer
 from pdx_proxy.http.upstream.connection import Connection
 from pdx_proxy.http.upstream.failures import DeadlineExceeded, LostConnection
 
+_SHARE_OF_DEADLINE: Final = 0.6
+"""Share of the deadline of a hand-off after which a D without a stream must not wait for KV any more.
+
+The rest is for the transfer probe that shows whether KV moves.
+"""
+_POLL_SECONDS: Final = 1.0
 _LOST: Final = "lost before its KV was known to have arrived"
 
 
 class HandoffWatch:
     """Interrupts D's wait if P is lost, or if a streaming D shows no first event in time.
 
-    P's lease ends soon after the deadline. A D that has queued the request until then would wait for ever.
+    P's lease ends soon after the deadline. A D that has queued the request until then would wait for ever. Without a
+    stream, no event shows that D has the KV. Then D's wait ends when its pair is found to move no KV.
     """
 
-    __slots__ = ("_connection", "_decode_leg", "_prefilled", "_sent", "_timer", "_transfer", "died")
+    __slots__ = ("_connection", "_decode_leg", "_prefilled", "_search", "_sent", "_timer", "_transfer", "died")
 
     def __init__(self, transfer: Transfer, decode_leg: Leg) -> None:
         self._transfer = transfer
@@ -30,6 +39,8 @@ class HandoffWatch:
         self._connection: Connection | None = None
         """The connection of P's answer. It may serve other legs by now, but its loss means that P is lost."""
         self._timer: asyncio.TimerHandle | None = None
+        self._search: asyncio.Task[None] | None = None
+        """Looks for the reason why a D without a stream does not answer."""
         self.died = False
         """Whether P was lost after it had finished. If its push had not ended, D would wait for ever."""
 
@@ -61,21 +72,42 @@ class HandoffWatch:
         """Start to watch. Without a stream, D's answer may take as long as the whole request."""
         if self._connection is not None:
             self._connection.on_lost.add(self._lose)
+        loop, seconds = asyncio.get_running_loop(), self._transfer.settlements.engines.deadlines.handoff
         if stream:
-            seconds = self._transfer.settlements.engines.deadlines.handoff
-            self._timer = asyncio.get_running_loop().call_later(seconds, self._miss_deadline, seconds)
+            self._timer = loop.call_later(seconds, self._miss_deadline, f"no first event within {seconds:g} s")
+        else:
+            self._timer = loop.call_later(seconds * _SHARE_OF_DEADLINE, self._begin_search)
 
     def stop(self) -> None:
         """Stop watching."""
         if self._timer is not None:
             self._timer.cancel()
+        if self._search is not None:
+            self._search.cancel()
         if self._connection is not None:
             self._connection.on_lost.discard(self._lose)
 
-    def _miss_deadline(self, seconds: float) -> None:
+    def _miss_deadline(self, what: str) -> None:
         decode = self._decode_leg.endpoint.name
-        failure = DeadlineExceeded(decode, f"no first event within {seconds:g} s of the end of the prefill")
-        self._decode_leg.interrupt(KVOverdue(failure))
+        self._decode_leg.interrupt(KVOverdue(DeadlineExceeded(decode, f"{what} of the end of the prefill")))
+
+    def _begin_search(self) -> None:
+        self._search = asyncio.get_running_loop().create_task(self._await_kv())
+
+    async def _await_kv(self) -> None:
+        """Return once no request at D waits for KV; interrupt D's wait once its pair is suspended.
+
+        D's metrics do not show which request waits. So the control side has to find out whether KV moves.
+        """
+        transfer = self._transfer
+        engines, pair = transfer.settlements.engines, pairing(transfer.prefill, transfer.decode)
+        while pair not in engines.snapshot.suspended:
+            waiting = read_waiting(await transfer.decode_metrics())
+            if waiting is not None and not waiting.deferred and not waiting.capacity:
+                return
+            engines.observer.slow_handoff(pair)
+            await asyncio.sleep(_POLL_SECONDS)
+        self._miss_deadline("no KV")
 
     def _lose(self) -> None:
         prefilled, engines = self._prefilled, self._transfer.settlements.engines

@@ -5,8 +5,9 @@ from typing import Final
 from pdx_api.connectors.families import KVParams
 from pdx_proxy.balancing.load import Room
 from pdx_proxy.balancing.pick import replacement_decode
-from pdx_proxy.endpoints.endpoint import Endpoint
+from pdx_proxy.endpoints.endpoint import Endpoint, pairing
 from pdx_proxy.endpoints.snapshot import Snapshot
+from pdx_proxy.engines.attribution import may_be_kv
 from pdx_proxy.engines.transfer_params import LegRefused, transfer_params
 from pdx_proxy.handoff.failures import REFUSED_MAX_TOKENS, HandoffFailure
 from pdx_proxy.handoff.request import Request
@@ -136,7 +137,8 @@ class PrefillFirstLegs(Legs):
             self._decode = decode_after(failure)
             self._settlements.settle(self)
             observer.decode_failed(prefill, decode, failure)
-        return HandoffFailure(decode, failure)
+        pair = pairing(prefill, decode) if may_be_kv(failure) else None
+        return HandoffFailure(decode, failure, pair=pair)
 
     def refuse(self) -> None:
         """D has answered 4xx: settle."""
@@ -160,7 +162,7 @@ class PrefillFirstLegs(Legs):
         serving, prefill, decode = self._settlements.serving, self.prefill_leg.endpoint, self.decode_leg.endpoint
         serving.counters.unpin(prefill.name)
         serving.mark_handshake(prefill, decode)
-        self._engines.observer.handed_over(prefill)
+        self._engines.observer.handed_over(prefill, decode)
 
     def situation(self) -> Situation:
         kind, notifier = kind_of(self.prefill_leg.endpoint.family), Notifier.NOBODY

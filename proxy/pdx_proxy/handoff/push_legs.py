@@ -6,6 +6,8 @@ from typing import Final
 from pdx_api.names import Order
 from pdx_api.vllm_metrics import read_waiting
 from pdx_proxy.balancing.load import Room
+from pdx_proxy.endpoints.endpoint import pairing
+from pdx_proxy.engines.attribution import may_be_kv
 from pdx_proxy.engines.transfer_params import LegRefused, NothingHandedOverError, needs_length
 from pdx_proxy.handoff.failures import HandoffFailure, KVOverdue, PrefillEnded, has_answered, reached_engine
 from pdx_proxy.handoff.push_prefill import PushPrefill
@@ -104,7 +106,7 @@ class PushLegs(Legs):
         self.prefill.conclude()
         self.prefill.read_by_decode()
         transfer.settlements.serving.mark_handshake(transfer.prefill, transfer.decode)
-        transfer.settlements.engines.observer.handed_over(transfer.prefill)
+        transfer.settlements.engines.observer.handed_over(transfer.prefill, transfer.decode)
 
     def abandon(self) -> None:
         """Nobody waits for the answer any more, mostly because the client has left: settle."""
@@ -130,7 +132,9 @@ class PushLegs(Legs):
         self._close(decode_after(failure))
         transfer.settlements.settle(self)
         observer.decode_failed(transfer.prefill, transfer.decode, failure)
-        return HandoffFailure(transfer.decode, failure, begun=sent or self.prefill.task is not None)
+        begun = sent or self.prefill.task is not None
+        pair = pairing(transfer.prefill, transfer.decode) if sent and may_be_kv(failure) else None
+        return HandoffFailure(transfer.decode, failure, begun=begun, pair=pair)
 
     def _close(self, decode: Decode) -> None:
         """D's leg has ended like this. A D that had time to receive the KV, and did not refuse the leg, has it."""
@@ -148,7 +152,7 @@ class PushLegs(Legs):
         transfer.settlements.settle(self)
         observer.check(transfer.prefill)
         observer.decode_failed(transfer.prefill, transfer.decode, failure)
-        return HandoffFailure(transfer.decode, failure, whole=True)
+        return HandoffFailure(transfer.decode, failure, whole=True, pair=pairing(transfer.prefill, transfer.decode))
 
     def fail_prefill(self, ended: PrefillEnded) -> HandoffFailure | LegRefused:
         """P has failed: settle. Its leg may be under way again, only to release D's blocks."""

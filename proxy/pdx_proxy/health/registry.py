@@ -44,6 +44,8 @@ class EndpointRegistry:
         self._table = table
         self._endpoints = {spec.name: self._create(spec) for spec in by_rank(specs)}
         self._handshaken: frozenset[Pairing] = frozenset()
+        self._suspended: frozenset[Pairing] = frozenset()
+        self._watched: frozenset[Pairing] = frozenset()
         self._cursor = 0
         self.ejections = dict.fromkeys(Cause, 0)
         """Count of ejections by cause."""
@@ -51,7 +53,7 @@ class EndpointRegistry:
     @property
     def snapshot(self) -> Snapshot:
         """The snapshot in force."""
-        return Snapshot.of(self._endpoints.values(), self._handshaken)
+        return Snapshot.of(self._endpoints.values(), self._handshaken, self._suspended, self._watched)
 
     def endpoint(self, name: str) -> Endpoint:
         """Return an endpoint; raises KeyError if it is gone."""
@@ -89,6 +91,12 @@ class EndpointRegistry:
         if isinstance(event, LostHandoff):
             return self._put(endpoint, lost=endpoint.lost + 1)
         return self._eject(endpoint, event) if self._is_warm_start(endpoint, event) else Actions()
+
+    def set_pairs(self, suspended: frozenset[Pairing], watched: frozenset[Pairing]) -> Actions:
+        """Replace the pairs that get no hand-off because KV does not move, and those that are watched."""
+        changed = (suspended, watched) != (self._suspended, self._watched)
+        self._suspended, self._watched = suspended, watched
+        return Actions(publish=changed)
 
     def set_long_queue(self, endpoint: Endpoint, long_queue: bool) -> Actions:
         """The queue of a D is, or is no longer, too long for a push."""

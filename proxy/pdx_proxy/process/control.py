@@ -14,6 +14,7 @@ from pdx_proxy.balancing.shared_load import LoadTable
 from pdx_proxy.config.settings import Settings
 from pdx_proxy.discovery.pod_watcher import Discovery, log_warning
 from pdx_proxy.endpoints.endpoint import Endpoint
+from pdx_proxy.endpoints.events import EndpointEvent, HandoffEvent
 from pdx_proxy.endpoints.snapshot import Snapshot
 from pdx_proxy.engines.upstreams import create_engines
 from pdx_proxy.health.endpoint_manager import EndpointManager
@@ -64,7 +65,9 @@ class Control:
             self.endpoint_manager.set_models,
             hurry=lambda: self._waiting() > 0 and self.loads.grow,
         )
-        self.prober = TransferProber(self._engines, self._snapshot, self._has_work)
+        self.prober = TransferProber(
+            self._engines, self._snapshot, self._has_work, self.endpoint_manager.set_pairs
+        )
         self.discovery: asyncio.Task[None] | None = None
         """Runs as long as the gateway, unless discovery fails for good."""
         self._stopping = False
@@ -137,8 +140,15 @@ class Control:
 
     async def _start_workers(self) -> Workers:
         if self._table is None:
-            return await LocalWorkers.start(self._settings, self.endpoint_manager.on_event)
-        return ProcessWorkers(self._settings, self.endpoint_manager.on_event, self._table)
+            return await LocalWorkers.start(self._settings, self._on_event)
+        return ProcessWorkers(self._settings, self._on_event, self._table)
+
+    def _on_event(self, event: EndpointEvent | HandoffEvent) -> None:
+        """Receive an event from a worker."""
+        if isinstance(event, HandoffEvent):
+            self.prober.on_event(event)
+        else:
+            self.endpoint_manager.on_event(event)
 
     def _waiting(self) -> int:
         return self._workers.waiting if self._workers is not None else 0

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from pdx_proxy.endpoints.events import EndpointEvent, EventSink
+from pdx_proxy.endpoints.events import EndpointEvent, EventSink, HandoffEvent
 from pdx_proxy.http.downstream.closing import refuse_handshakes
 from pdx_proxy.process.channel import Channel, ListenerClosed, Report, ReportRequest, encode
 from pdx_proxy.process.heartbeats import HeartbeatTable, read_sample
@@ -190,7 +190,7 @@ class WorkerSupervisor:
                 self._pending.set_result(None)
 
     def _receive(self, message: object) -> None:
-        if isinstance(message, EndpointEvent):
+        if isinstance(message, EndpointEvent | HandoffEvent):
             try:
                 self._context.notify(message)
             except Exception:  # an error on this side must not end the worker

@@ -85,6 +85,8 @@ class Attempts:
                 room.give_up()
                 raise
             else:
+                if retry.failed is not None and handoff.prefill is None and handoff.decode.answer.status == 200:
+                    self._engines.observer.served_whole(retry.failed)
                 if request.divisible and handoff.prefill is None and choice.place is None:
                     self._count_local(handoff, _why_local(choice, split, retry))
                 return handoff
@@ -126,15 +128,16 @@ class Attempts:
     def choose_with_room(self, request: Request) -> tuple[bool, Choice | None]:
         """Whether the request must wait no longer, and its engines; None if there are none.
 
-        A request that can be split does not go to D alone only because every P is full.
+        A request that can be split does not go to D alone only because every P is full. It does if no KV reaches D.
         """
         choice = self._choose(request, self._first)
         if choice is None or self.has_room(choice):
             return True, choice
         full = {e.name for e in self._engines.snapshot.everything if self.load.full(e)}
         other = self._choose(request, self._first, full)
-        fits = other is not None and self.has_room(other) and (other.prefill is None) == (choice.prefill is None)
-        return fits, other
+        if other is None or not self.has_room(other):
+            return False, other
+        return other.suspended or (other.prefill is None) == (choice.prefill is None), other
 
     def _choose(self, request: Request, retry: Retry, full: Collection[str] = ()) -> Choice | None:
         """Select engines, none of `full`. The first attempt may be left to D alone although it could be split."""
@@ -174,7 +177,7 @@ class Attempts:
         self._serving.counters.retried(cause.reason)
         timeline.failures.append(cause.reason.value)
         timeline.end_attempt(failure.endpoint.name, cause.reason.value, self._engines.clock())
-        if retry.left and failure.begun and not self._serving.may_retry():
+        if retry.left and failure.begun and not retry.free and not self._serving.may_retry():
             return replace(retry, left=0)
         return retry
 
@@ -247,4 +250,6 @@ def _why_local(choice: Choice, split: bool, retry: Retry) -> LocalPrefillReason:
         return retry.refused
     if retry.avoid or not split:
         return LocalPrefillReason.FAILED
+    if choice.suspended:
+        return LocalPrefillReason.SUSPENDED
     return LocalPrefillReason.LONG_QUEUE if choice.decode.long_queue else LocalPrefillReason.NO_PREFILL

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, replace
 
 from pdx_api.names import PrefillFailure
+from pdx_proxy.endpoints.endpoint import Pairing
 from pdx_proxy.handoff.failures import HandoffFailure
 from pdx_proxy.http.upstream.failures import EngineFailure
 from pdx_proxy.telemetry.counters import LocalPrefillReason
@@ -24,6 +25,10 @@ class Retry:
     """Why P or D refused a leg that the gateway had changed; None if none did."""
     whole: bool = False
     """Whether one engine must serve the request, although it may be divided."""
+    failed: Pairing | None = None
+    """The pair of the hand-off that failed, perhaps because KV did not move; None if none did."""
+    free: bool = False
+    """Whether the next attempt takes nothing from the retry budget."""
 
     def splits(self, divisible: bool) -> bool:
         """Whether the next attempt may split the request. The last one does not, unless D must never prefill."""
@@ -36,13 +41,18 @@ class Retry:
         return replace(self, left=max(self.left - 1, 1), refused=reason, whole=True)
 
     def after_failure(self, failure: HandoffFailure, *, by_prefill: bool) -> "Retry":
-        """An engine has failed; `by_prefill`: it is the attempt's P."""
-        over = by_prefill and self.policy is PrefillFailure.FAIL
-        local = by_prefill and self.policy is PrefillFailure.LOCAL
+        """An engine has failed; `by_prefill`: it is the attempt's P.
+
+        If KV may not have moved, one engine serves the request, even if no try is left, unless D must never prefill.
+        """
+        fails = self.policy is PrefillFailure.FAIL
+        alone = failure.whole or (failure.pair is not None and not fails)
         return replace(
             self,
-            left=0 if over else self.left - 1,
+            left=0 if by_prefill and fails else max(self.left - 1, int(alone)),
             avoid=self.avoid | {failure.endpoint.name},
             last=failure.cause,
-            whole=self.whole or failure.whole or local,
+            whole=self.whole or alone or (by_prefill and self.policy is PrefillFailure.LOCAL),
+            failed=failure.pair or self.failed,
+            free=alone,
         )

@@ -90,6 +90,8 @@ class NotSplitReason(StrEnum):
     """Its prompt is short by the estimate."""
     NO_PREFILL = "no_prefill"
     """No P was ready for it."""
+    SUSPENDED = "suspended"
+    """KV does not move to D."""
     LONG_QUEUE = "long_queue"
     """D's queue is longer than a push survives."""
     BURST = "burst"
@@ -103,6 +105,8 @@ class LocalPrefillReason(StrEnum):
 
     NO_PREFILL = "no_prefill"
     """No P of a revision with a D was ready."""
+    SUSPENDED = "suspended"
+    """KV does not move to D."""
     FAILED = "failed"
     """An earlier attempt with a P failed."""
     LONG_QUEUE = "long_queue"

@@ -7,10 +7,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from pdx_proxy.endpoints.endpoint import Endpoint
+from pdx_proxy.engines.attribution import may_be_kv
 from pdx_proxy.engines.probe import Probe, hand_over, page_of, serve
 from pdx_proxy.engines.transfer_params import NO_PARAMS
 from pdx_proxy.engines.upstreams import Engines
-from pdx_proxy.http.upstream.failures import BadAnswer, ConnectFailure, DeadlineExceeded, EngineFailure, LostConnection
+from pdx_proxy.http.upstream.failures import BadAnswer, DeadlineExceeded, EngineFailure
 from pdx_proxy.verification.diagnosis import Evidence, Facts, announced_host, read_facts
 from pdx_proxy.verification.prompts import Prompts
 from pdx_proxy.verification.record import Pair, Result
@@ -84,7 +85,7 @@ class AttemptRunner:
                 self._prompts.shorten(prefill.revision, body["prompt"])
         elif failure.endpoint == prefill.name:
             await self._examine_prefill_failure(prefill, body, failure, attempt)
-        elif _may_be_kv(failure) and await self._answer_alone(decode, body, attempt) is not None:
+        elif may_be_kv(failure) and await self._answer_alone(decode, body, attempt) is not None:
             attempt.answered.add(decode.name)
             attempt.result = Result.FAILED
             evidence = await self._gather(pair, Result.FAILED, None)
@@ -136,10 +137,3 @@ def _answered(pair: Pair, failure: EngineFailure) -> set[str]:
     prefill, decode = pair
     before = {prefill.name} if failure.endpoint == decode.name else set()
     return before | {failure.endpoint} if isinstance(failure, BadAnswer) else before
-
-
-def _may_be_kv(failure: EngineFailure) -> bool:
-    """Whether D's failure may come from the KV. An absent or full D fails for another reason."""
-    if isinstance(failure, ConnectFailure | LostConnection):
-        return False
-    return isinstance(failure, DeadlineExceeded) or (isinstance(failure, BadAnswer) and failure.status != 503)

@@ -13,7 +13,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final
 
 from pdx_api.verification import LONGEST_WAIT, Finding, Verdict
-from pdx_proxy.endpoints.endpoint import Endpoint
+from pdx_proxy.endpoints.endpoint import Endpoint, Pairing, pairing
+from pdx_proxy.endpoints.events import HandedOver, HandoffEvent, SlowHandoff
 from pdx_proxy.endpoints.snapshot import Snapshot
 from pdx_proxy.engines.upstreams import Engines
 from pdx_proxy.telemetry.counters import Histogram
@@ -21,7 +22,8 @@ from pdx_proxy.verification.attempt import Attempt, AttemptRunner
 from pdx_proxy.verification.diagnosis import likely_cause
 from pdx_proxy.verification.prompts import Prompts
 from pdx_proxy.verification.record import Names, Pair, Record, Result, generations_of, names_of
-from pdx_proxy.verification.schedule import candidates, due
+from pdx_proxy.verification.schedule import candidates, due, urgent
+from pdx_proxy.verification.suspension import Suspensions
 from pdx_proxy.verification.verdict import (
     Unanswered,
     count_unanswered,
@@ -35,6 +37,8 @@ PAUSE_SECONDS: Final = 1.0
 """Pause between two sweeps for pairs that are due. It is longer if there are many pairs."""
 _PAIRS_PER_SECOND: Final = 400
 _CONCURRENT: Final = 8
+_PROOF_SECONDS: Final = 5.0
+"""How long a probe that moved KV explains that a hand-off is slow: D decodes."""
 _DISABLED: Final = Finding(Verdict.UNKNOWN, "transfer probes are disabled (spec.kvTransfer.verification.periodSeconds)")
 _log: Final = logging.getLogger(__name__)
 
@@ -47,12 +51,18 @@ class TransferProber:
         engines: Engines,
         snapshot: Callable[[], Snapshot],
         has_work: Callable[[Endpoint], Awaitable[bool]],
+        set_pairs: Callable[[frozenset[Pairing], frozenset[Pairing]], None],
         rng: random.Random | None = None,
     ) -> None:
-        """`has_work` returns whether other work explains that an engine does not answer."""
+        """`has_work` returns whether other work explains that an engine does not answer.
+
+        `set_pairs` receives the suspended and the watched pairs.
+        """
         self._engines = engines
         self._snapshot = snapshot
         self._has_work = has_work
+        self._set_pairs = set_pairs
+        self._suspensions = Suspensions()
         self._random = rng or random.Random()  # noqa: S311 (no secret)
         self._period = engines.settings.verification.period_seconds
         self._prompts = Prompts(self._period, self._random)
@@ -81,6 +91,21 @@ class TransferProber:
         """Start to send transfer probes, unless they are disabled."""
         if self._period:
             self._task = asyncio.get_running_loop().create_task(self._run())
+
+    def on_event(self, event: HandoffEvent) -> None:
+        """Receive what a worker has seen of a hand-off. Without probes no pair is suspended: none would return."""
+        if isinstance(event, HandedOver):
+            self._suspensions.handed_over(event.pair)
+        elif self._period and not (isinstance(event, SlowHandoff) and self._moved_lately(event.pair)):
+            self._suspensions.watch(event.pair, self._engines.clock())
+        self._publish()
+
+    def _moved_lately(self, pair: Pairing) -> bool:
+        """Whether a probe has just moved KV within the pair, so that a slow hand-off needs no further one."""
+        record = self._records.get((pair[0], pair[2]))
+        if record is None or record.generations != (pair[1], pair[3]) or record.result is not Result.MOVED:
+            return False
+        return self._engines.clock() - record.at < _PROOF_SECONDS
 
     async def stop(self) -> None:
         """Stop, and end every `wait_for_change`."""
@@ -168,8 +193,12 @@ class TransferProber:
         revisions = candidates(everything)
         self._forget_all_but(everything)
         now = self._engines.clock()
+        self._suspensions.advance({pairing(*pair) for pairs in revisions for pair in pairs}, now)
+        self._publish()
+        watched, suspended = self._suspensions.watched, self._suspensions.suspended
         for pairs in revisions:
-            for pair in due(pairs, self._records, now, self._period):
+            chosen = due(pairs, self._records, now, self._period)
+            for pair in [*urgent(pairs, self._records, now, watched, suspended), *chosen]:
                 names = names_of(pair)
                 if names not in self._open:
                     self._open[names] = asyncio.get_running_loop().create_task(self._attempt(names, pair))
@@ -235,7 +264,21 @@ class TransferProber:
             self._proved[names] = time.time()
         if attempt.result is Result.MOVED:
             self.last_success = time.time()
-        self._conclude(candidates(present.values()))
+        revisions = candidates(present.values())
+        self._suspend_or_not(pair, self._records[names], revisions)
+        self._conclude(revisions)
+
+    def _suspend_or_not(self, pair: Pair, record: Record, revisions: list[list[Pair]]) -> None:
+        """Draw the conclusion from a probe for the pair's hand-offs."""
+        if record.result is Result.MOVED or record.result is Result.NOT_REPORTED:
+            self._suspensions.moved(pairing(*pair))
+        elif record.result is not Result.BUSY and record.verdict is Verdict.BROKEN:
+            every = {pairing(*other) for pairs in revisions for other in pairs}
+            self._suspensions.suspend(pairing(*pair), every, self._engines.clock())
+        self._publish()
+
+    def _publish(self) -> None:
+        self._set_pairs(self._suspensions.suspended, self._suspensions.watched)
 
     def _count(self, names: Names, attempt: Attempt) -> None:
         self.results[attempt.result] += 1

@@ -1,15 +1,20 @@
 """Which pairs of engines can be probed, and which of them are due. Pure."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import Final
 
 from pdx_api.names import Role
-from pdx_proxy.endpoints.endpoint import Endpoint, State
-from pdx_proxy.verification.record import Names, Pair, Record, current_record, names_of
+from pdx_proxy.endpoints.endpoint import Endpoint, Pairing, State, pairing
+from pdx_proxy.verification.record import Names, Pair, Record, Result, current_record, names_of
 
 EVERY_PAIR: Final = 16
 """A revision of up to this many pairs has all of them probed at the start, a larger one enough to cover each engine."""
+
+SUSPENDED_SECONDS: Final = 30.0
+"""The longest pause between two probes of a suspended pair."""
+_NOT_FAILED: Final = (Result.MOVED, Result.NOT_REPORTED)
+"""Results that are older than a suspension: either would have ended it."""
 
 
 def candidates(endpoints: Iterable[Endpoint]) -> list[list[Pair]]:
@@ -47,6 +52,28 @@ def due(pairs: Sequence[Pair], records: Mapping[Names, Record], now: float, peri
     if len(pairs) <= EVERY_PAIR:
         chosen += [pair for pair in pairs if names_of(pair) not in current]
     return chosen + _covering(pairs, chosen, current, now - period)
+
+
+def urgent(
+    pairs: Sequence[Pair],
+    records: Mapping[Names, Record],
+    now: float,
+    watched: Collection[Pairing],
+    suspended: Collection[Pairing],
+) -> list[Pair]:
+    """Return the pairs of one revision that must be probed now, whatever the period is.
+
+    Watched pairs are probed at once, and suspended ones at intervals, so that splitting returns soon after a repair.
+    """
+    if not watched and not suspended:
+        return []
+    chosen: list[Pair] = []
+    for pair in pairs:
+        key, record = pairing(*pair), current_record(records, pair)
+        again = record is None or record.result in _NOT_FAILED or record.due_at(SUSPENDED_SECONDS) <= now
+        if key in watched or (key in suspended and again):
+            chosen.append(pair)
+    return chosen
 
 
 def _covering(

@@ -52,7 +52,7 @@ class Watched:
 
     def succeed(self, prefill: Endpoint, decode: Endpoint) -> None:
         self.observer.succeeded(decode)
-        self.observer.handed_over(prefill)
+        self.observer.handed_over(prefill, decode)
 
     @property
     def suspects(self) -> list[tuple[str, Cause]]:

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from pdx_api.names import PrefillFailure, Role
+from pdx_proxy.endpoints.endpoint import pairing
 from pdx_proxy.handoff.failures import HandoffFailure
 from pdx_proxy.http.upstream.failures import ConnectFailure
 from pdx_proxy.serving.retry import Retry
@@ -25,6 +26,8 @@ TABLE: list[tuple[PrefillFailure, str, int, int, bool | None]] = [
     (RETRY, "D fails", 1, 0, None),
     (RETRY, "D is late", 3, 2, False),
     (RETRY, "D is late", 2, 1, False),
+    (RETRY, "KV fails", 3, 2, False),
+    (RETRY, "KV fails", 1, 1, False),
     (RETRY, "P refuses", 3, 2, False),
     (RETRY, "P refuses", 1, 1, False),
     (RETRY, "P stops", 3, 2, False),
@@ -35,6 +38,7 @@ TABLE: list[tuple[PrefillFailure, str, int, int, bool | None]] = [
     (LOCAL, "D fails", 3, 2, True),
     (LOCAL, "D fails", 2, 1, False),
     (LOCAL, "D is late", 3, 2, False),
+    (LOCAL, "KV fails", 2, 1, False),
     (LOCAL, "P refuses", 3, 2, False),
     (LOCAL, "P refuses", 1, 1, False),
     (LOCAL, "P stops", 3, 2, False),
@@ -45,6 +49,8 @@ TABLE: list[tuple[PrefillFailure, str, int, int, bool | None]] = [
     (FAIL, "D fails", 2, 1, True),
     (FAIL, "D fails", 1, 0, None),
     (FAIL, "D is late", 3, 2, False),
+    (FAIL, "KV fails", 3, 2, True),
+    (FAIL, "KV fails", 1, 0, None),
     (FAIL, "P refuses", 3, 2, False),
     (FAIL, "P refuses", 1, 1, False),
     (FAIL, "P stops", 3, 2, False),
@@ -55,7 +61,8 @@ def following(retry: Retry, outcome: str) -> Retry:
     if outcome in ("P refuses", "P stops"):
         return retry.after_refusal(LocalPrefillReason.REFUSED if outcome == "P refuses" else LocalPrefillReason.NOTHING)
     failed = P if outcome == "P fails" else D
-    failure = HandoffFailure(failed, CAUSE, whole=outcome == "D is late")
+    pair = pairing(P, D) if outcome == "KV fails" else None
+    failure = HandoffFailure(failed, CAUSE, whole=outcome == "D is late", pair=pair)
     return retry.after_failure(failure, by_prefill=failed is P)
 
 
@@ -84,3 +91,13 @@ def test_what_one_attempt_has_shown_holds_for_all_later_ones() -> None:
     assert retry.avoid == {P.name, D.name}
     assert retry.whole
     assert retry.refused is LocalPrefillReason.REFUSED
+
+
+def test_one_attempt_after_a_hand_off_without_kv_is_free() -> None:
+    after = following(Retry(RETRY, 3), "KV fails")
+    assert after.free
+    assert after.failed == pairing(P, D)
+    later = following(after, "D fails")
+    assert not later.free
+    assert later.failed == pairing(P, D)
+    assert not following(Retry(FAIL, 3), "KV fails").free
