@@ -62,9 +62,9 @@ BOARD: Final = Board(
                 ),
                 Panel(
                     "Prefilled by D instead, by reason",
-                    "no_prefill: no P was ready. long_queue: D's queue is longer than a push survives. failed: the "
-                    "attempts with a P failed. refused: an engine answered a leg with a 4xx. no_kv: P answered "
-                    "without KV.",
+                    "no_prefill: no P was ready. suspended: no KV reaches D. long_queue: D's queue is longer than a "
+                    "push survives. failed: the attempts with a P failed. refused: an engine answered a leg with a "
+                    "4xx. no_kv: P answered without KV.",
                     Unit.PER_SECOND,
                     (Query(rate("pdx_local_prefills_total", by="reason"), "{{reason}}"),),
                 ),

@@ -115,7 +115,8 @@ BOARD: Final = Board(
                 Panel(
                     "Why requests are not split",
                     "path, parameters, short: the gateway does not split such requests. no_prefill: no P was "
-                    "ready. long_queue: D's queue is longer than a push survives. burst, sooner: see Bursts.",
+                    "ready. suspended: no KV reaches D. long_queue: D's queue is longer than a push survives. burst, "
+                    "sooner: see Bursts.",
                     Unit.PER_SECOND,
                     (Query(rate("pdx_not_split_total", by="reason"), "{{reason}}"),),
                 ),

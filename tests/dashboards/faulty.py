@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from pdx_proxy.config.settings import Limits
+from pdx_proxy.config.settings import Limits, Verification
 from scripts.alerts import rules_file
 from tests.dashboards.scene import Act, Scene, block_transfers, object_summary, scene
 from tests.dashboards.server import PrometheusServer, prometheus
@@ -83,9 +83,16 @@ FAULTY: Final = (
     ),
     Faulty(
         "blocked",
-        frozenset({("PDXKVNotMoving", ""), ("PDXKVPinnedTooLong", ""), ("PDXTransferProbeFailing", "")}),
+        frozenset({("PDXTransferProbeFailing", "")}),
         4,
         {"limits": _ROOMY},
+        block_transfers,
+    ),
+    Faulty(  # without probes, no pair is suspended
+        "blocked-unprobed",
+        frozenset({("PDXKVNotMoving", ""), ("PDXKVPinnedTooLong", "")}),
+        4,
+        {"limits": _ROOMY, "verification": Verification(0.0)},
         block_transfers,
     ),
     Faulty("flapping", frozenset({("PDXEndpointFlapping", "")}), 4, {"limits": _ROOMY}, None, flap),

@@ -62,9 +62,7 @@ class Snapshot:
         )
 
 
-def partners(
-    decode: Endpoint, prefills: tuple[Endpoint, ...], suspended: frozenset[Pairing]
-) -> tuple[Endpoint, ...]:
+def partners(decode: Endpoint, prefills: tuple[Endpoint, ...], suspended: frozenset[Pairing]) -> tuple[Endpoint, ...]:
     """Return those of the P's of D's revision whose KV moves to D, as far as is known."""
     return tuple(p for p in prefills if pairing(p, decode) not in suspended) if suspended else prefills
 

@@ -104,6 +104,7 @@ def describe(settings: Settings, snapshot: Snapshot, report: dict[str, Any], ser
             for endpoint in snapshot.everything
         ],
         "inFlight": in_flight,
+        "suspendedPairs": sorted([pair[0], pair[2]] for pair in snapshot.suspended),
         "outcomes": report["outcomes"],
         "notSplit": report["notSplit"],
         "settlements": report["settlements"],

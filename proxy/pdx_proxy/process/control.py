@@ -65,9 +65,7 @@ class Control:
             self.endpoint_manager.set_models,
             hurry=lambda: self._waiting() > 0 and self.loads.grow,
         )
-        self.prober = TransferProber(
-            self._engines, self._snapshot, self._has_work, self.endpoint_manager.set_pairs
-        )
+        self.prober = TransferProber(self._engines, self._snapshot, self._has_work, self.endpoint_manager.set_pairs)
         self.discovery: asyncio.Task[None] | None = None
         """Runs as long as the gateway, unless discovery fails for good."""
         self._stopping = False

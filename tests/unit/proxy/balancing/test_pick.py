@@ -12,7 +12,7 @@ from pdx_api.names import Order, Role
 from pdx_proxy.balancing.load import Load
 from pdx_proxy.balancing.pick import pick, replacement_decode
 from pdx_proxy.config.settings import Address, EndpointSpec
-from pdx_proxy.endpoints.endpoint import Endpoint, State
+from pdx_proxy.endpoints.endpoint import Endpoint, State, pairing
 from pdx_proxy.endpoints.snapshot import Snapshot
 from tests.unit.proxy.pools import BODY
 
@@ -134,3 +134,29 @@ def test_load_counts_open_legs(ports: list[int], random: Random) -> None:
         assert load.view() == {f"h:{port}": ports.count(port) for port in ports}
         load.release(endpoint(ports.pop(random.randrange(len(ports))), Role.DECODE))
     assert load.view() == {}
+
+
+def test_no_request_is_split_over_a_suspended_pair() -> None:
+    p1, p2, d1, d2 = (endpoint(n, role) for n, role in enumerate([Role.PREFILL] * 2 + [Role.DECODE] * 2, 1))
+    pool = [p1, p2, d1, d2]
+
+    def picked(*suspended: Any, avoid: tuple[str, ...] = ()) -> set[tuple[str, str, bool]]:
+        snapshot = Snapshot.of(pool, suspended=frozenset(pairing(*pair) for pair in suspended))
+        choices = [pick(snapshot, lambda _: 0, BODY, split=True, avoid=avoid, cursor=n) for n in range(16)]
+        return {(c.prefill.name if c.prefill else "", c.decode.name, c.suspended) for c in choices if c is not None}
+
+    every = {(p.name, d.name, False) for p in (p1, p2) for d in (d1, d2)}
+    assert picked() == every
+    assert picked((p1, d1)) == every - {(p1.name, d1.name, False)}
+    assert picked((p1, d1), (p2, d1)) == {(p1.name, d2.name, False), (p2.name, d2.name, False)}
+    assert picked((p1, d1), (p2, d1), avoid=(d2.name,)) == {("", d1.name, True)}
+    assert picked(*((p, d) for p in (p1, p2) for d in (d1, d2))) == {("", d1.name, True), ("", d2.name, True)}
+
+
+def test_a_decode_whose_prefills_are_cold_and_suspended_is_alone_for_that_reason() -> None:
+    p, d = endpoint(1, Role.PREFILL, state=State.COLD), endpoint(2, Role.DECODE)
+    choice = pick(
+        Snapshot.of([p, d], suspended=frozenset({pairing(p, d)})), lambda _: 0, BODY, split=True, avoid=(), cursor=0
+    )
+    assert choice is not None
+    assert choice.suspended

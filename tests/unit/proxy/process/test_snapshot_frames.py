@@ -41,6 +41,15 @@ def test_a_change_contains_what_has_changed() -> None:
     assert sum(e is not old for e, old in zip(received.everything, BEFORE.everything, strict=False)) <= 50 + 1
 
 
+def test_a_worker_receives_the_suspended_and_the_watched_pairs() -> None:
+    pairs = frozenset({pairing(POOL[0], POOL[100])}), frozenset({pairing(POOL[1], POOL[101])})
+    after = Snapshot.of(POOL, HANDSHAKEN, *pairs)
+    received = pickle.loads(pickle.dumps(SnapshotChange.between(BEFORE, after))).apply_to(BEFORE)
+    assert (received.suspended, received.watched) == pairs
+    back = pickle.loads(pickle.dumps(SnapshotChange.between(after, BEFORE))).apply_to(received)
+    assert (back.suspended, back.watched) == (frozenset(), frozenset())
+
+
 def test_changes_in_any_order_lead_to_the_latest() -> None:
     rng = random.Random(7)
     pool = {e.name: e for e in POOL[:20]}
