@@ -67,6 +67,8 @@ class Watch:
     samples: list[tuple[float, int]] = field(default_factory=list)
     """Resident bytes over time, by `time.time`."""
     problems: list[Problem] = field(default_factory=list)
+    late: float = 0.0
+    """Seconds by which this process, which has the engines, was late at most."""
     key: str = ""
     """A client's key, for pages that need one."""
 
@@ -83,10 +85,11 @@ class Watch:
 
     async def run(self) -> None:
         """Watch, until cancelled."""
-        self.idle, pids = self.gateway.memory(), self.gateway.pids()
-        at = 0
+        pids = self.gateway.pids()
+        at, began = 0, time.monotonic()
         while True:
             await asyncio.sleep(_EVERY)
+            self.late = max(self.late, time.monotonic() - began - _EVERY)
             try:
                 now, found = self.gateway.memory(), self.gateway.pids()
             except OSError as error:
@@ -99,12 +102,20 @@ class Watch:
             self.peak = max(self.peak, now)
             self.samples.append((time.time(), now))
             at += 1
+            began = time.monotonic()
             if at % 2 == 0:
                 await asyncio.gather(*(self._page(*each) for each in self._pages()))
+                began = time.monotonic()
 
     def _pages(self) -> list[tuple[str, str]]:
         admin, serving = f"http://{self.gateway.admin}", f"http://{self.gateway.listen}"
-        return [(admin, "/metrics"), (admin, "/pdx/state"), (admin, "/readyz"), (serving, "/health"), (serving, "/v1/models")]
+        return [
+            (admin, "/metrics"),
+            (admin, "/pdx/state"),
+            (admin, "/readyz"),
+            (serving, "/health"),
+            (serving, "/v1/models"),
+        ]
 
     async def _page(self, base: str, path: str) -> None:
         """Every page is 200, in time, and of a bounded size."""
@@ -115,9 +126,9 @@ class Watch:
 
 
 def _get(url: str, key: str) -> tuple[int, bytes]:
-    request = urllib.request.Request(url, headers={"Authorization": f"Bearer {key}"} if key else {})  # noqa: S310
+    request = urllib.request.Request(url, headers={"Authorization": f"Bearer {key}"} if key else {})
     try:
-        with urllib.request.urlopen(request, timeout=_PATIENCE) as answer:  # noqa: S310
+        with urllib.request.urlopen(request, timeout=_PATIENCE) as answer:
             return answer.status, answer.read()
     except urllib.error.HTTPError as error:
         return error.code, error.read()
