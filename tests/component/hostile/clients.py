@@ -1,8 +1,8 @@
 """Hostile clients: connections that share a rate of bytes, each with a random behaviour.
 
-`python -m tests.component.hostile.clients ADDRESS CONNECTIONS SEED KIND RATE NAME...` runs them in a process of their own,
-so that they delay nobody else. `KIND` is `hostile` with the names of behaviours, or `honest`. It prints a line when all
-have begun, and at the end of its input a line of JSON with their counts.
+`python -m tests.component.hostile.clients ADDRESS CONNECTIONS SEED KIND RATE NAME...` runs them in their own process,
+so that they delay nobody else. `KIND` is `hostile` with the names of behaviours, or `honest`; `RATE` is in bytes per
+second. It prints a line when all have begun, and at the end of its input a line of JSON with their counts.
 """
 
 import asyncio
@@ -73,13 +73,14 @@ class Peer:
             await self.send(data[at : at + 1])
             await asyncio.sleep(seconds)
 
-    async def read(self, seconds: float = 3.0) -> bytes:
-        """Read what comes within some seconds, or until the end."""
+    async def read(self, seconds: float = 3.0, gap: float = 0.3) -> bytes:
+        """Read what comes within some seconds, until the end or a gap."""
         found = bytearray()
         with suppress(*_LEAVES):
-            async with asyncio.timeout(seconds):
+            async with asyncio.timeout(seconds) as patience:
                 while len(found) < 1 << 20 and (data := await self.reader.read(1 << 16)):
                     found += data
+                    patience.reschedule(asyncio.get_running_loop().time() + gap)
         return bytes(found)
 
     def deaf(self) -> None:
@@ -142,7 +143,7 @@ class Crowd:
         for _ in range(connections):
             tasks.append(asyncio.create_task(self._stay()))
             await asyncio.sleep(0.002)
-        print("connected", flush=True)
+        print("connected", flush=True)  # noqa: T201 (for the parent)
         await asyncio.gather(*tasks)
 
     async def _stay(self) -> None:
@@ -173,7 +174,7 @@ async def honest(peer: Peer) -> None:
     path = peer.rng.choice(PATHS)
     body = body_of(path, "request honest " + "x" * peer.rng.randrange(5_000), 4, user="y" * peer.rng.randrange(35_000))
     await peer.send(peer.post(body, b"Connection: close\r\n", path, b"Authorization: Bearer " + KEY.encode() + b"\r\n"))
-    await peer.read(_PATIENCE)
+    await peer.read(_PATIENCE, _PATIENCE)
 
 
 async def main(argv: Sequence[str]) -> None:
@@ -189,7 +190,7 @@ async def main(argv: Sequence[str]) -> None:
     await asyncio.to_thread(sys.stdin.read)
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
-    print(json.dumps(crowd.counts()), flush=True)
+    print(json.dumps(crowd.counts()), flush=True)  # noqa: T201 (for the parent)
 
 
 if __name__ == "__main__":
