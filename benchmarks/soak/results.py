@@ -206,7 +206,7 @@ _COLUMNS: Final[Mapping[str, Mapping[str, Callable[[Line], Any]]]] = {
         "seed": _of("seed"),
         "hostile connections": lambda line: f"{line['hostile']:,}",
         "ordinary requests": lambda line: f"{sum(line['saw'].values()):,}",
-        "TTFT p99 beside hostile, honest peers": lambda line: ", ".join(
+        "TTFT p99 next to hostile, honest peers": lambda line: ", ".join(
             f"{line['late'][x] * 1000:.0f} ms" for x in ("hostile", "honest")
         ),
         "MiB idle, most": lambda line: ", ".join(_mebibytes(line["memory"][x]) for x in ("idle", "most")),
