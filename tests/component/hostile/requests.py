@@ -140,7 +140,7 @@ def _judge(shape: Shape, expected: str, answer: Answer) -> str:
     reply = Reply(200, answer.head, answer.body, not answer.whole)
     try:
         text, done = reply.text, not shape.stream or reply.done
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
         return "garbled"
     if reply.cut:
         return "cut"
