@@ -32,17 +32,6 @@ def _posts(make: Callable[[Peer, str], bytes]) -> Behaviour:
     return _behaves(behave)
 
 
-def _writes(make: Callable[[Peer], bytes]) -> Behaviour:
-    """A behaviour that writes these bytes and reads what comes."""
-
-    async def behave(peer: Peer) -> None:
-        await peer.send(make(peer))
-        await peer.read()
-
-    behave.__name__ = make.__name__
-    return _behaves(behave)
-
-
 def _right() -> bytes:
     return b"Authorization: Bearer " + KEY.encode() + b"\r\n"
 

@@ -1,7 +1,7 @@
 """Hostile engines and hostile clients: 20 seconds always, 10 minutes with one worker and with three in `make soak`.
 
-`SEED=n` repeats the random choices of a run. `tests/component/hostile/pending.py` lists the behaviours that are known to
-fail; only `make soak` runs them.
+`SEED=n` repeats the random choices of a run. `tests/component/hostile/pending.py` lists the behaviours that are known
+to fail; only `make soak` runs them.
 """
 
 import os

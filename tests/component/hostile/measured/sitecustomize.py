@@ -107,13 +107,16 @@ def _instrument_all(cls: type) -> None:
 
 
 def _descendants(cls: type) -> list[type]:
-    return [each for child in cls.__subclasses__() for each in (child, *_descendants(child))]
+    found: list[type] = cls.__subclasses__()
+    return [each for child in found for each in (child, *_descendants(child))]
 
 
 def _install() -> None:
     import uvloop
 
-    class Measured(uvloop.Loop):
+    loop: Any = uvloop.Loop
+
+    class Measured(loop):  # type: ignore[misc]
         """uvloop, with measured callbacks."""
 
         def call_soon(self, callback: Any, *args: Any, **named: Any) -> Any:
