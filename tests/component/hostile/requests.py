@@ -19,7 +19,7 @@ _PATIENCE: Final = 30.0
 """Seconds that a client waits: longer than any deadline of the gateway allows."""
 _MOST: Final = 2 << 20
 """Bytes of an answer that a client reads: far more than of any right one."""
-_MARK: Final = re.compile(rb"HOSTILE-(\d+)")
+_MARK: Final = re.compile(rb"HOSTILE-(\d+) ")
 """What hostile engines write: their text names the client's request that they answer."""
 
 
