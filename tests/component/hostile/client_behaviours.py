@@ -279,7 +279,7 @@ def names_that_look_like_limits(peer: Peer, path: str) -> bytes:
 
 @_posts
 def limits_odd(peer: Peer, path: str) -> bytes:
-    odd = peer.rng.choice((-1, 0, 1e308, 10**30, "5", None, True, [], {}, 2**63, 1.5))
+    odd: Any = peer.rng.choice((-1, 0, 1e308, 10**30, "5", None, True, [], {}, 2**63, 1.5))
     return body_of(path, max_tokens=odd, max_completion_tokens=odd, max_output_tokens=odd, min_tokens=odd, n=odd)
 
 

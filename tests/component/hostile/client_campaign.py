@@ -18,12 +18,13 @@ from benchmarks.soak import frame
 from benchmarks.soak.program import ROOT
 from pdx_proxy.config.settings import Keys, Limits
 from pdx_sim import Violation
+from tests.component.hostile.client_behaviours import BEHAVIOURS
 from tests.component.hostile.clients import BYTES_PER_SECOND, KEY
 from tests.component.hostile.scene import Scene, Setting, conclude, judge_callbacks, recover, scene
 from tests.component.hostile.watch import MAY_USE
-from tests.component.hostile.wire_behaviours import BEHAVIOURS
+from tests.component.hostile.wire_behaviours import WIRE
 
-NAMES: Final = frozenset(each.__name__ for each in BEHAVIOURS)
+NAMES: Final = frozenset(each.__name__ for each in (*BEHAVIOURS, *WIRE))
 _ORDINARY: Final = "ordinary-key"
 _PAUSE: Final = 0.1
 """Average seconds between two requests of an ordinary client."""

@@ -179,10 +179,11 @@ async def honest(peer: Peer) -> None:
 
 async def main(argv: Sequence[str]) -> None:
     """Run the process."""
-    from tests.component.hostile.wire_behaviours import BEHAVIOURS
+    from tests.component.hostile.client_behaviours import BEHAVIOURS
+    from tests.component.hostile.wire_behaviours import WIRE
 
     host, _, port = argv[0].rpartition(":")
-    table = {each.__name__: each for each in BEHAVIOURS}
+    table = {each.__name__: each for each in (*BEHAVIOURS, *WIRE)}
     some: list[Behaviour] = [honest] if argv[3] == "honest" else [table[name] for name in argv[5:]]
     rate = Rate(float(argv[4]))
     crowd = Crowd(Address(host, int(port)), some, random.Random(int(argv[2])), rate)

@@ -273,7 +273,7 @@ def models_names(ask: Ask) -> bytes:
 
 @_models
 def models_lengths(ask: Ask) -> bytes:
-    odd = ask.rng.choice((0, -1, 1.5, "4096", True, None, [], {}, 10**30, 1e300, 1))
+    odd: Any = ask.rng.choice((0, -1, 1.5, "4096", True, None, [], {}, 10**30, 1e300, 1))
     return dumped({"object": "list", "data": [{"id": "sim", "object": "model", "max_model_len": odd}]})
 
 

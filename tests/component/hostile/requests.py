@@ -123,7 +123,8 @@ def _parsed(data: bytes, first: float) -> Answer:
 
 def _dechunked(data: bytes) -> tuple[bytes, bool]:
     """The data of the chunks, and whether the last chunk is there."""
-    parts, at = [], 0
+    parts: list[bytes] = []
+    at = 0
     while (end := data.find(b"\r\n", at)) >= 0:
         size = int(data[at:end].partition(b";")[0], 16)
         if not size:

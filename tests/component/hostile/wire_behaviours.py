@@ -4,9 +4,9 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
-from tests.component.hostile.client_behaviours import BEHAVIOURS
 from tests.component.hostile.clients import PATHS, Behaviour, Peer, body_of
 
+WIRE: Final[list[Behaviour]] = []
 _CHUNKED: Final = b"Transfer-Encoding: chunked\r\n"
 _SMUGGLED: Final = b"POST /v1/completions HTTP/1.1\r\nHost: smuggled\r\nContent-Length: 2\r\n\r\n{}"
 _TARGETS: Final = (
@@ -28,12 +28,12 @@ def _writes(make: Callable[[Peer], bytes]) -> Behaviour:
         await peer.read()
 
     behave.__name__ = make.__name__
-    BEHAVIOURS.append(behave)
+    WIRE.append(behave)
     return behave
 
 
 def _behaves(behaviour: Behaviour) -> Behaviour:
-    BEHAVIOURS.append(behaviour)
+    WIRE.append(behaviour)
     return behaviour
 
 
