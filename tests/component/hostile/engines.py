@@ -130,14 +130,14 @@ class Spell:
     style: Style
     behaviours: Mapping[Page, Sequence[Behaviour]]
 
-    def choose(self, page: Page, number: int, rng: random.Random) -> Behaviour | None:
+    def choose(self, ask: Ask) -> Behaviour | None:
         """Return the behaviour for a request; None answers honestly."""
-        if self.style is Style.PAGES and page is Page.ANSWER:
+        if self.style is Style.PAGES and ask.page is Page.ANSWER:
             return None
-        if self.style is Style.CLIENTS and number < 0:
+        if self.style is Style.CLIENTS and ask.number < 0:
             return None
-        some = self.behaviours.get(page, ())
-        return rng.choice(some) if some else None
+        some = self.behaviours.get(ask.page, ())
+        return ask.rng.choice(some) if some else None
 
     @property
     def names(self) -> list[str]:
@@ -158,6 +158,8 @@ class HostileEngine:
     """Behaviours and how often they were used."""
     open: Counter[int] = field(default_factory=Counter)
     """Requests that it has now."""
+    honest: Callable[[Ask], Behaviour | None] = lambda _: None
+    """What an honest engine does otherwise than a simulated one."""
     port: int = 0
     _server: asyncio.Server | None = None
     _tasks: set[asyncio.Task[None]] = field(default_factory=set)
@@ -217,13 +219,13 @@ class HostileEngine:
         number = ask.number
         if self.spell is not None:
             self.touched.setdefault(number, set())
-        behaviour = self.spell.choose(ask.page, number, self.rng) if self.spell else None
+        behaviour = self.spell.choose(ask) if self.spell else self.honest(ask)
         self.open[number] += 1
         try:
             if behaviour is None:
                 await self._forward(ask, head)
                 return False
-            self.touched[number].add(behaviour.__name__)
+            self.touched.setdefault(number, set()).add(behaviour.__name__)
             self.done[behaviour.__name__] += 1
             await behaviour(ask)
         finally:
@@ -257,6 +259,23 @@ def _page_of(head: bytes) -> tuple[Page, str]:
     path = head.split(b" ", 2)[1].decode("latin-1").partition("?")[0]
     pages = {"/metrics": Page.METRICS, "/v1/models": Page.MODELS, "/version": Page.VERSION, "/health": Page.HEALTH}
     return pages.get(path, Page.ANSWER), path
+
+
+def as_vllm(ask: Ask) -> Behaviour | None:
+    """What vLLM does and a simulated engine does not: it wraps its own 400 for a grammar in an error event."""
+    invalid = ask.page is Page.ANSWER and b'"type": "foo"' in ask.body and ask.path == "/v1/messages" and ask.stream
+    return grammar_error if invalid else None
+
+
+async def grammar_error(ask: Ask) -> None:
+    """Answer 200 and an error event, as vLLM 0.32 does."""
+    text = "2 validation errors for ChatCompletionStreamResponse\n  input_value={'error': {'message': 'Grammar error: "
+    text += "Invalid type: foo', 'type': 'BadRequestError', 'param': None, 'code': 400}}, input_type=dict]"
+    event = dumped({"type": "error", "error": {"type": "internal_error", "message": text}})
+    await ask.head(kind="text/event-stream; charset=utf-8")
+    await ask.chunk(b"event: error\ndata: " + event + b"\n\n")
+    await ask.chunk(b"")
+    ask.stays = True
 
 
 def dumped(value: Any) -> bytes:

@@ -15,8 +15,9 @@ from benchmarks.soak import frame
 from benchmarks.soak.engines import BASE, Engines
 from benchmarks.soak.frame import come_to_idle, eventually
 from pdx_api.names import Order, Role
+from pdx_proxy.config.settings import Address
 from pdx_sim import SimEngine, Violation
-from tests.component.hostile.engines import HostileEngine
+from tests.component.hostile.engines import HostileEngine, as_vllm
 from tests.component.hostile.requests import Clients
 from tests.component.hostile.watch import MAY_USE, Watch, watched
 
@@ -100,7 +101,12 @@ async def scene(setting: Setting, log: Path, *, hostile: bool, key: str = "", **
             fronts.append(await stack.enter_async_context(HostileEngine(engine, random.Random(rng.random()))))
         found = Scene(engines, fronts, watch, Clients(watch.gateway.listen, random.Random(rng.random()), key))
         watch.key = key
-        watch.gateway.set_engines([*engines.specs.values(), *(each.spec(order) for each in fronts)])
+        specs = list(engines.specs.values())
+        for name, engine in () if hostile else engines.live.items():
+            front = await stack.enter_async_context(HostileEngine(engine, rng, honest=as_vllm))
+            specs.remove(engines.specs[name])
+            specs.append(replace(engines.specs[name], address=Address("127.0.0.1", front.port)))
+        watch.gateway.set_engines([*specs, *(each.spec(order) for each in fronts)])
         assert await eventually(found.all_warm, within=30.0), await found.states()
         for _ in range(_BEFORE):
             await found.clients.send()
