@@ -293,7 +293,13 @@ async def answer_aborted(ask: Ask) -> None:
 @_behaves
 async def params_16_mib(ask: Ask) -> None:
     """Just below the limit of a P's answer, to be sent on to D."""
-    params = {"do_remote_prefill": True, "remote_block_ids": [list(range(2_000_000))], "remote_engine_id": "e"}
+    params = {"do_remote_prefill": True, "remote_block_ids": [[1]], "remote_engine_id": "e" * (15 << 20)}
+    await ask.whole(dumped(_document(ask, kv_transfer_params=params)))
+
+
+@_behaves
+async def params_many_blocks(ask: Ask) -> None:
+    params = {"do_remote_prefill": True, "remote_block_ids": [list(range(100_000))], "remote_engine_id": "e"}
     await ask.whole(dumped(_document(ask, kv_transfer_params=params)))
 
 

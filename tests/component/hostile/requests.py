@@ -15,6 +15,7 @@ from pdx_proxy.config.settings import Address
 from tests.component.harness import AGENT_SHAPES, SHAPES, Reply, Shape, request_of
 
 _SHAPES: Final = (*SHAPES, *AGENT_SHAPES)
+_BURST: Final = 4
 _PATIENCE: Final = 30.0
 """Seconds that a client waits: longer than any deadline of the gateway allows."""
 _MOST: Final = 2 << 20
@@ -77,6 +78,16 @@ class Clients:
                 await asyncio.sleep(self.rng.uniform(0.0, 2 * pause))
 
         await asyncio.gather(*(client() for _ in range(clients)))
+
+    async def burst(self, number: int) -> list[Outcome]:
+        """So many requests, a few at a time."""
+        gate = asyncio.Semaphore(_BURST)
+
+        async def client() -> Outcome:
+            async with gate:
+                return await self.send()
+
+        return await asyncio.gather(*(client() for _ in range(number)))
 
     @property
     def saw(self) -> Counter[str]:

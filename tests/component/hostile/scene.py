@@ -108,8 +108,7 @@ async def scene(setting: Setting, log: Path, *, hostile: bool, key: str = "", **
             specs.append(replace(engines.specs[name], address=Address("127.0.0.1", front.port)))
         watch.gateway.set_engines([*specs, *(each.spec(order) for each in fronts)])
         assert await eventually(found.all_warm, within=30.0), await found.states()
-        for _ in range(_BEFORE):
-            await found.clients.send()
+        await found.clients.burst(_BEFORE)
         found.quiet = await _quiet(found)
         watch.idle = watch.gateway.memory()
         watching = asyncio.create_task(watch.run())
@@ -130,8 +129,7 @@ async def recover(report: frame.Report[Any], found: Scene) -> None:
     """All behave: within 30 s, every engine is warm, and every request is served."""
     warm = await eventually(found.all_warm, within=_RECOVERS_WITHIN)
     report.expect(warm, f"not warm {_RECOVERS_WITHIN} s after all behave again: {await found.states()}")
-    for _ in range(_AFTER):
-        outcome = await found.clients.send()
+    for outcome in await found.clients.burst(_AFTER):
         report.expect(outcome.saw == "right", f"after all behave again: {outcome.saw}: {outcome.detail}")
 
 
