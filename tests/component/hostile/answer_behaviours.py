@@ -292,7 +292,6 @@ async def answer_aborted(ask: Ask) -> None:
 
 @_behaves
 async def params_16_mib(ask: Ask) -> None:
-    """Just below the limit of a P's answer, to be sent on to D."""
     params = {"do_remote_prefill": True, "remote_block_ids": [[1]], "remote_engine_id": "e" * (15 << 20)}
     await ask.whole(dumped(_document(ask, kv_transfer_params=params)))
 
@@ -325,7 +324,6 @@ async def params_odd_members(ask: Ask) -> None:
 
 @_behaves
 async def params_no_blocks(ask: Ask) -> None:
-    """D's that pull nothing: an assertion in vLLM."""
     params = {"remote_engine_id": "e", "remote_block_ids": [], "remote_host": "127.0.0.1", "remote_port": 1}
     params |= {"do_remote_prefill": True, "do_remote_decode": False, "remote_request_id": "r", "tp_size": 1}
     await ask.whole(dumped(_document(ask, kv_transfer_params=params)))
@@ -333,7 +331,6 @@ async def params_no_blocks(ask: Ask) -> None:
 
 @_behaves
 async def params_elsewhere(ask: Ask) -> None:
-    """They name a host that accepts no connection."""
     params = {"remote_engine_id": "e", "remote_block_ids": [[1]], "remote_host": "127.0.0.1", "remote_port": 1}
     params |= {"do_remote_prefill": True, "do_remote_decode": False, "remote_request_id": "r", "tp_size": 1}
     await ask.whole(dumped(_document(ask, kv_transfer_params=params)))

@@ -170,9 +170,9 @@ class Crowd:
 
 
 async def honest(peer: Peer) -> None:
-    """An ordinary request with a valid key, whose body is 20 KB on average, and which reads its answer."""
+    """An ordinary request with a valid key, whose body has 80 KB on average, and which reads its answer."""
     path = peer.rng.choice(PATHS)
-    body = body_of(path, "request honest " + "x" * peer.rng.randrange(5_000), 4, user="y" * peer.rng.randrange(35_000))
+    body = body_of(path, "request honest " + "x" * peer.rng.randrange(2_000), 4, user="y" * peer.rng.randrange(160_000))
     await peer.send(peer.post(body, b"Connection: close\r\n", path, b"Authorization: Bearer " + KEY.encode() + b"\r\n"))
     await peer.read(_PATIENCE, _PATIENCE)
 

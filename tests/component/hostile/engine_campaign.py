@@ -31,7 +31,7 @@ TABLE: Final[dict[Page, tuple[Behaviour, ...]]] = {
 NAMES: Final = frozenset(each.__name__ for some in TABLE.values() for each in some)
 _SECONDS: Final = {Style.CLIENTS: 4.0, Style.PAGES: 4.0, Style.WHOLE: 8.0}
 """A whole one lasts as long as a silent engine may stay in service: a deadline and two health checks."""
-_AT_ONCE: Final = 8
+_AT_ONCE: Final = 12
 
 
 @dataclass(frozen=True, slots=True)

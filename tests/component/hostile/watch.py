@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.soak.program import GatewayProcess
-from pdx_proxy.config.settings import Deadlines, Retries, Settings, Verification
+from pdx_proxy.config.settings import Deadlines, Health, Retries, Settings, Verification
 
 MAY_USE: Final = 150 << 20
 """Bytes that all processes of the gateway may use in addition to those when it was idle."""
@@ -34,12 +34,13 @@ DEADLINES: Final = Deadlines(
 SETTINGS: Final = Settings(
     deadlines=DEADLINES,
     retries=Retries(min_retries=100_000),
+    health=Health(slow_start_seconds=0.0),
     verification=Verification(period_seconds=0),
     idle_seconds=0.5,
     shutdown_seconds=10.0,
     gone_seconds=3.0,
 )
-"""Requests are never refused for lack of a budget for retries."""
+"""No request is refused for lack of a budget for retries, and a hostile engine gets its share soon."""
 _MEASURED: Final = Path(__file__).parent / "measured"
 _EVERY: Final = 0.25
 _PATIENCE: Final = 5.0
