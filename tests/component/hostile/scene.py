@@ -111,12 +111,11 @@ async def scene(setting: Setting, log: Path, *, hostile: bool, key: str = "", **
         await found.clients.burst(_BEFORE)
         found.quiet = await _quiet(found)
         watch.idle = watch.gateway.memory()
-        watching = asyncio.create_task(watch.run())
+        watch.start()
         try:
             yield found
         finally:
-            watching.cancel()
-            await asyncio.gather(watching, return_exceptions=True)
+            await watch.stop()
 
 
 async def _quiet(found: Scene) -> tuple[int, int]:
@@ -159,6 +158,7 @@ async def conclude(report: frame.Report[Any], found: Scene, violations: Iterable
     for violation in violations:
         count = sum(each.counts.violations[violation.value] for each in found.engines.all)
         report.expect(not count, f"healthy engines saw {violation.value}: {count}")
+    await found.watch.stop()
     report.expect(await gateway.end() == 0, "the gateway ends with another code than 0")
     strange = [line for line in gateway.log.splitlines() if not line.startswith("pdx gateway: ")]
     report.expect(not strange, "the gateway's log: " + "\n".join(strange[-40:]))

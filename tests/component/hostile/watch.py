@@ -72,6 +72,7 @@ class Watch:
     """Seconds by which this process, which has the engines, was late at most."""
     key: str = ""
     """A client's key, for pages that need one."""
+    _watching: asyncio.Task[None] | None = None
 
     def note(self, text: str) -> None:
         """Keep a problem."""
@@ -84,8 +85,17 @@ class Watch:
         lines = map(json.loads, self.callbacks.read_text().splitlines())
         return [line for line in lines if line["at"] - line["seconds"] >= since]
 
-    async def run(self) -> None:
-        """Watch, until cancelled."""
+    def start(self) -> None:
+        """Watch from now on."""
+        self._watching = asyncio.create_task(self._run())
+
+    async def stop(self) -> None:
+        """Watch no more: a gateway that ends has no pages."""
+        if self._watching is not None:
+            self._watching.cancel()
+            await asyncio.gather(self._watching, return_exceptions=True)
+
+    async def _run(self) -> None:
         pids = self.gateway.pids()
         at, began = 0, time.monotonic()
         while True:
