@@ -68,13 +68,14 @@ class Report(frame.Report[Plan]):
 
 async def run_spell(report: Report, found: Scene, hostile: HostileEngine, spell: Spell, seconds: float) -> None:
     """One engine misbehaves for some time. With fatal answers alone, it is out of service at the end."""
-    watch, names = found.watch, spell.names
-    label = f"{hostile.role} {spell.style}: {', '.join(names[:6])}{' and others' * (len(names) > 6)}"
-    memory, since, before = watch.gateway.memory(), time.time(), hostile.done.total()
+    watch = found.watch
+    memory, since, before = watch.gateway.memory(), time.time(), hostile.done.copy()
     problems, outcomes = len(watch.problems), len(found.clients.outcomes)
     hostile.turn(spell)
     await asyncio.sleep(seconds)
-    if is_fatal(spell) and seconds >= _SECONDS[Style.WHOLE] and hostile.done.total() > before:
+    done = hostile.done - before
+    label = f"{hostile.role} {spell.style}: {', '.join(sorted(done))}"
+    if is_fatal(spell) and seconds >= _SECONDS[Style.WHOLE] and done:
         state = (await found.states()).get(hostile.name)
         report.expect(state != "Warm", f"{label}: it is still in service after {seconds} s")
     hostile.turn(None)

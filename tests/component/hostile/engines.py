@@ -139,11 +139,6 @@ class Spell:
         some = self.behaviours.get(ask.page, ())
         return ask.rng.choice(some) if some else None
 
-    @property
-    def names(self) -> list[str]:
-        """Of all its behaviours."""
-        return sorted({each.__name__ for some in self.behaviours.values() for each in some})
-
 
 @dataclass
 class HostileEngine:
