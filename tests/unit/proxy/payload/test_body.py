@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from pdx_proxy.http.errors import RefusedError
 from pdx_proxy.http.messages import BodyParts
-from pdx_proxy.payload.answer_budget import most_answer_tokens
 from pdx_proxy.payload.apis import APIS
 from pdx_proxy.payload.body import (
     LARGE_BYTES,
@@ -221,7 +220,7 @@ def test_a_prefills_answer(path: str) -> None:
 
 @pytest.mark.parametrize(("member", "path"), [("max_tokens", MESSAGES), ("max_output_tokens", RESPONSES)])
 def test_the_longest_answer(member: str, path: str) -> None:
-    assert most_answer_tokens(read_body(orjson.dumps({member: 7}), JSON, path)) == 7
+    assert read_body(orjson.dumps({member: 7}), JSON, path).decisions.most_tokens == 7
 
 
 def test_a_long_member_is_not_copied() -> None:
