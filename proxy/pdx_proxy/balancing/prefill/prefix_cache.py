@@ -5,7 +5,7 @@ first. So a block stays at least as long as those that follow it, and the blocks
 always the first ones.
 
 A prompt that was sent to the engine is *reserved* there until the engine answers. Blocks of reserved prompts are found
-like the others, so that prompts with the same beginning come to the same engine. They have no size and evict nothing.
+like the others, so that prompts with the same beginning come to the same engine. They evict nothing.
 """
 
 from bisect import bisect_right
@@ -16,8 +16,6 @@ from pdx_proxy.payload.prompt_blocks import PromptBlocks
 
 UNREPORTED_TOKENS: Final = 262_144
 """Tokens in the cache of an engine that does not report its size."""
-_RESERVED: Final = 0
-"""The size of a block that the engine has not computed."""
 MOST_TOKENS: Final = 8_388_608
 """The most tokens that are tracked of one engine. It bounds the memory: docs/gateway.md, "Expected wait"."""
 
@@ -25,11 +23,13 @@ MOST_TOKENS: Final = 8_388_608
 class PrefixCache:
     """The blocks of one engine."""
 
-    __slots__ = ("_blocks", "capacity", "tokens")
+    __slots__ = ("_blocks", "_reserved", "capacity", "tokens")
 
     def __init__(self) -> None:
         self._blocks: OrderedDict[int, int] = OrderedDict()
-        """Tokens of each block by hash, or `_RESERVED`; the next to be evicted first."""
+        """Tokens of each block by hash, the next to be evicted first."""
+        self._reserved: set[int] = set()
+        """Blocks of prompts that the engine has not answered."""
         self.tokens = 0
         """Their sum."""
         self.capacity = UNREPORTED_TOKENS
@@ -45,11 +45,11 @@ class PrefixCache:
 
     def _found(self, prompt: PromptBlocks) -> int:
         """Return how many blocks of the prompt it has."""
-        hashes, blocks = prompt.hashes, self._blocks
+        hashes, blocks, reserved = prompt.hashes, self._blocks, self._reserved
         low, high = 0, len(hashes)
         while low < high:  # bisection: see the module
             middle = (low + high) // 2
-            if hashes[middle] in blocks:
+            if hashes[middle] in blocks or hashes[middle] in reserved:
                 low = middle + 1
             else:
                 high = middle
@@ -57,33 +57,32 @@ class PrefixCache:
 
     def reserve(self, prompt: PromptBlocks) -> int:
         """The engine gets this prompt; return the tokens that it has. Call `touch` or `withdraw` when that is over."""
-        hashes, blocks = prompt.hashes, self._blocks
+        hashes, reserved = prompt.hashes, self._reserved
         found = self._found(prompt)
-        for index in range(len(hashes) - 1, found - 1, -1):
-            blocks.setdefault(hashes[index], _RESERVED)
+        for index in range(found, len(hashes)):
+            reserved.add(hashes[index])
         return prompt.ends[found - 1] if found else 0
 
     def withdraw(self, prompt: PromptBlocks) -> None:
         """The engine does not compute this prompt: what only a reservation has brought goes."""
-        blocks = self._blocks
-        for block in prompt.hashes:
-            if blocks.get(block) == _RESERVED:
-                del blocks[block]
+        if self._reserved:
+            self._reserved.difference_update(prompt.hashes)
 
     def touch(self, prompt: PromptBlocks, longest: int = MOST_TOKENS) -> None:
         """The engine has computed this prompt, at most so many tokens: its blocks are the last to be evicted."""
         hashes, ends, blocks = prompt.hashes, prompt.ends, self._blocks
         count = len(hashes)
+        self.withdraw(prompt)
         if prompt.tokens > longest:
-            self.withdraw(prompt)
             count = bisect_right(ends, longest)
         for index in range(count - 1, -1, -1):
             block = hashes[index]
-            if not blocks.get(block):
+            if block in blocks:
+                blocks.move_to_end(block)
+            else:
                 size = ends[index] - ends[index - 1] if index else ends[0]
                 blocks[block] = size
                 self.tokens += size
-            blocks.move_to_end(block)
         if self.tokens > self.capacity:
             self._evict()
 
