@@ -6,7 +6,7 @@ from math import inf
 from typing import Final
 
 from pdx_proxy.balancing.load import Slot
-from pdx_proxy.balancing.prefill.backlog import PrefillLeg
+from pdx_proxy.balancing.prefill.backlog import Reservation
 from pdx_proxy.endpoints.endpoint import Endpoint
 from pdx_proxy.http.messages import request_head
 from pdx_proxy.http.upstream.answer import Answer
@@ -46,8 +46,8 @@ class LegObserver:
         """The endpoint accepts no request for so long, by its own answer."""
         raise NotImplementedError
 
-    def prefilled(self, prefill: PrefillLeg) -> None:
-        """An endpoint's answer shows that it has prefilled the prompt."""
+    def counted(self, reservation: Reservation) -> None:
+        """An endpoint has answered 200, so its request counts for the policies."""
         raise NotImplementedError
 
 
@@ -72,7 +72,7 @@ class Leg:
         "_slot",
         "deadline",
         "endpoint",
-        "prefill",
+        "reservation",
         "sent",
     )
 
@@ -95,8 +95,8 @@ class Leg:
         """Whether the request must not be sent a second time: its engine reads KV with it."""
         self._interruption: Exception | None = None
         self.endpoint = slot.endpoint
-        self.prefill: PrefillLeg | None = None
-        """The prompt in the backlog of its engine, from the beginning to the answer or the end; None: not tracked."""
+        self.reservation: Reservation | None = None
+        """The request at its engine for the policies, from the beginning to the answer or the end; None: no policy."""
         self.sent = False
         """Whether the engine may have received the request."""
         self.deadline = deadline
@@ -212,8 +212,8 @@ class Leg:
 
     def _succeed(self) -> None:
         self._observer.succeeded(self.endpoint)
-        if self.prefill is not None:
-            self._observer.prefilled(self.prefill)
+        if self.reservation is not None:
+            self._observer.counted(self.reservation)
 
     def _received(self) -> Answer:
         answer = self.connection.answer
@@ -305,8 +305,8 @@ class Leg:
         if slot is not None:
             self._slot = None
             self._unblock(slot)
-            if self.prefill is not None:
-                self.prefill.dropped()
+            if self.reservation is not None:
+                self.reservation.dropped()
             slot.release()
 
     async def _receive_head(self) -> None:

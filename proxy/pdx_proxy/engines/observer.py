@@ -3,7 +3,7 @@
 from typing import Final
 
 from pdx_proxy.balancing.load import Load
-from pdx_proxy.balancing.prefill.backlog import PrefillLeg
+from pdx_proxy.balancing.prefill.backlog import Reservation
 from pdx_proxy.endpoints.endpoint import Endpoint, Start
 from pdx_proxy.endpoints.events import Cause, EventSink, HealthCheckRequest, LostHandoff, Suspect
 from pdx_proxy.endpoints.snapshot import Snapshot
@@ -61,8 +61,8 @@ class EndpointObserver(LegObserver):
         if self._broken.counts:
             self._broken.succeeded(endpoint)
 
-    def prefilled(self, prefill: PrefillLeg) -> None:
-        prefill.answered(self._load.clock())
+    def counted(self, reservation: Reservation) -> None:
+        reservation.answered(self._load.clock())
 
     def failed(self, endpoint: Endpoint, detail: str) -> None:
         suspect = self._outliers.failed(endpoint, detail)

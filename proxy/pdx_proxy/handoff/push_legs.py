@@ -52,7 +52,7 @@ class PushLegs(Legs):
 
     def __init__(self, settlements: Settlements, room: Room, request: Request) -> None:
         self.request = request
-        self.decode_leg = settlements.engines.leg_in(room.take_decode(), request.deadline)
+        self.decode_leg = settlements.serving.decode_leg(room.take_decode(), request)
         slot = room.take_prefill()
         self._transfer = Transfer(settlements, slot.endpoint, self.decode_leg.endpoint, request)
         self.prefill = PushPrefill(self._transfer, slot, self.decode_leg)

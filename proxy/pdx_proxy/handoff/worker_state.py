@@ -74,7 +74,13 @@ class WorkerState:
         `outlives`: it goes on when the request expires.
         """
         leg = self.engines.leg_in(slot, inf if outlives else request.deadline)
-        leg.prefill = self.chooser.sent(slot.endpoint, request.body)
+        leg.reservation = self.chooser.sent(slot.endpoint, request.body)
+        return leg
+
+    def decode_leg(self, slot: Slot, request: Request) -> Leg:
+        """Create a leg whose engine gets the prompt's KV from another one."""
+        leg = self.engines.leg_in(slot, request.deadline)
+        leg.reservation = self.chooser.sent_split(slot.endpoint, request.body)
         return leg
 
     def send(

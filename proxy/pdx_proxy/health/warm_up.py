@@ -130,4 +130,6 @@ class WarmUps:
                 event = HealthCheckRequest(*start) if waited else Suspect(*start, str(failure))
                 self._perform(self._registry.on_event(event))
             raise
+        page = await page_of(self._engines, prefill, MODELS, _MODELS_SECONDS)
+        self._perform(self._registry.set_models(prefill, page))
         self._perform(self._registry.warm_up_succeeded(prefill, probe.identity, decode))
