@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from pdx_api.names import ANNOTATION_TEMPLATE
+from pdx_api.secret_shapes import REMOVED, password_flags
 from pdx_cli.support import text_redaction
 from pdx_cli.support.secret_names import TEXT_NAMES, is_harmless_variable, is_secret
-from pdx_api.secret_shapes import REMOVED, password_flags
 
 __all__ = ["LEVELS", "REMOVED", "arguments", "is_secret", "redacted", "text"]
 

@@ -7,8 +7,8 @@ word or the rest of the line.
 import re
 from typing import Final
 
-from pdx_cli.support.secret_names import TEXT_NAMES, is_harmless_variable, is_secret
 from pdx_api.secret_shapes import REMOVED, without_shapes
+from pdx_cli.support.secret_names import TEXT_NAMES, is_harmless_variable, is_secret
 
 _PEM: Final = re.compile(r"-----BEGIN [A-Z0-9 ]+-----.*?(?:-----END [A-Z0-9 ]+-----|\Z)", re.DOTALL)
 _TEXT_OF_USERS: Final = re.compile(
