@@ -221,7 +221,7 @@ _COLUMNS: Final[Mapping[str, Mapping[str, Callable[[Line], Any]]]] = {
         "date": _of("date"),
         "rounds": _of("rounds"),
         "objects": _of("objects"),
-        "seconds until Ready, median: usual, beside the tenant": lambda line: ", ".join(
+        "seconds until Ready, median: usual, with the tenant": lambda line: ", ".join(
             f"{statistics.median(line[name]):.1f}" for name in ("usual", "beside")
         ),
         "times the usual": lambda line: f"{line['ratio']:.2f}",
