@@ -83,7 +83,8 @@ async def check_anthropics_own_tests(front: Gateway, pair: Pair, folder: Path, w
     direct = await asyncio.to_thread(sdk_suite.outcomes, suite, pair.decode.url, MODEL, which)
     through = await asyncio.to_thread(sdk_suite.outcomes, suite, front.url, MODEL, which)
     assert list(direct.values()).count("passed") > len(direct) / 4
-    assert sdk_suite.lost(direct, through) == []
+    found = sdk_suite.lost(direct, through)
+    assert not found, "\n".join(found)
 
 
 class _Counted:
