@@ -20,10 +20,10 @@ from tests.charts.test_rights import kubeconfig
 from tests.charts.test_tenant import tenant_of
 from tests.charts.worst_objects import WORST, clear, deepest, disturbed, text_of
 from tests.cluster.runtime.harness import Api, Operator, eventually, kubelets
+from tests.soak_entries import SHORTENS
 
-ROUNDS = int(os.environ.get("ROUNDS") or 10)
-OBJECTS = int(os.environ.get("OBJECTS") or 300)
-IS_WHOLE = not {"ROUNDS", "OBJECTS"} & os.environ.keys()
+IS_WHOLE = SHORTENS not in os.environ
+ROUNDS, OBJECTS = (10, 300) if IS_WHOLE else (2, 22)
 MOST = 1.2
 AT_ONCE = 4
 
