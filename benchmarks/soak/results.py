@@ -4,6 +4,7 @@ import datetime
 import json
 import os
 import platform
+import statistics
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -242,6 +243,16 @@ _COLUMNS: Final[Mapping[str, Mapping[str, Callable[[Line], Any]]]] = {
         "operator's memory at most: ordinary, hostile": lambda line: ", ".join(
             f"{mib:.0f} MiB" for mib in line["memory"].values()
         ),
+        "machine": _of("machine"),
+    },
+    "delays": {
+        "date": _of("date"),
+        "rounds": _of("rounds"),
+        "objects": _of("objects"),
+        "seconds until Ready, median: usual, with the tenant": lambda line: ", ".join(
+            f"{statistics.median(line[name]):.1f}" for name in ("usual", "beside")
+        ),
+        "times the usual": lambda line: f"{line['ratio']:.2f}",
         "machine": _of("machine"),
     },
     "upgrade": {
