@@ -1,6 +1,6 @@
 """The immutable snapshot of all endpoints. A change replaces it as a whole."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import groupby
 from operator import attrgetter
@@ -46,6 +46,14 @@ class Snapshot:
             everything=everything,
             handshaken=handshaken,
         )
+
+    def only(self, names: Collection[str]) -> "Snapshot":
+        """Return the snapshot of the warm engines of these names."""
+        return Snapshot.of(e for e in self.everything if e.warm and e.name in names)
+
+    def with_prefill(self, name: str) -> "Snapshot":
+        """Return the snapshot with this prefill engine alone, and all other engines."""
+        return Snapshot.of(e for e in self.everything if e.role is not Role.PREFILL or e.name == name)
 
 
 @dataclass(frozen=True, slots=True)
