@@ -44,7 +44,7 @@ class _Watched(deque[Seen]):
 class Mine:
     """The engines of a world in which requests with the word are deadly."""
 
-    def __init__(self, world: World, way: Way, roles: tuple[Role, ...] = tuple(Role), restart: float = 1.0) -> None:
+    def __init__(self, world: World, way: Way, roles: tuple[Role, ...] = tuple(Role), restart: float = 0.5) -> None:
         self._world = world
         self._way = way
         self._restart = restart
@@ -91,6 +91,10 @@ class Mine:
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+    def name_of(self, engine: SimEngine) -> str:
+        """Return the name of an engine in `deaths`."""
+        return self._names[engine]
 
     async def over(self) -> None:
         """Wait until every engine runs again."""

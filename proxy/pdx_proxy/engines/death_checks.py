@@ -33,10 +33,13 @@ _DEAD: Final = 503
 
 
 def may_have_died(failure: EngineFailure) -> bool:
-    """Whether the failure of a leg may mean that its engine died: it failed, or the connection was lost. Pure."""
-    if isinstance(failure, EngineBusy):
+    """Whether the failure of a leg may mean that its engine died. Pure.
+
+    It failed, or the connection was lost. A leg may also be sent, lost, and then find no engine (see `Leg`).
+    """
+    if isinstance(failure, EngineBusy | ConnectTimeout):
         return False
-    return isinstance(failure, LostConnection | BadAnswer)
+    return isinstance(failure, LostConnection | BadAnswer | ConnectFailure)
 
 
 class DeathChecks:

@@ -115,7 +115,7 @@ class Attempts:
         if dead:
             retry = retry.after_deaths(dead, "" if prefill is None else prefill.name)
             if not self._isolation.may_try_again(request, exchange):
-                retry = replace(retry, left=0)
+                retry = replace(retry, left=0, forbidden=True)
         return self._record(retry, failure, request)
 
     def _begin(self, request: Request) -> None:

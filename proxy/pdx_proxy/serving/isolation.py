@@ -17,7 +17,7 @@ from pdx_proxy.handoff.worker_state import WorkerState
 from pdx_proxy.http.downstream.exchange import Exchange
 from pdx_proxy.http.errors import RefusedError
 from pdx_proxy.http.messages import BodyParts
-from pdx_proxy.http.upstream.failures import EngineFailure
+from pdx_proxy.http.upstream.failures import ConnectFailure, EngineFailure
 from pdx_proxy.payload.body import Body, LegBody
 from pdx_proxy.telemetry.counters import Quarantine
 
@@ -96,6 +96,8 @@ class Isolation:
         if not may_have_died(failure):
             return frozenset()
         had = self._had(choice, request)
+        if isinstance(failure, ConnectFailure):
+            had = [endpoint for endpoint in had if endpoint.name == failure.endpoint]
         checks = self._serving.death_checks
         dead = await checks.among(had)
         if not dead:

@@ -30,6 +30,8 @@ class Retry:
     """Whether one engine must serve the request, although it may be divided."""
     dead: frozenset[str] = frozenset()
     """The engines that have died while they had the request."""
+    forbidden: bool = False
+    """Whether its client is isolated by now, so that no attempt follows."""
     prefill: str = ""
     """The only P that the next attempt may use; empty: any."""
 
@@ -45,8 +47,8 @@ class Retry:
 
     @property
     def is_deadly(self) -> bool:
-        """Whether the request must not reach one more engine."""
-        return len(self.dead) >= MOST_DEATHS
+        """Whether the request is not tried again because engines died of it."""
+        return len(self.dead) >= MOST_DEATHS or self.forbidden
 
     def after_failure(self, failure: HandoffFailure, *, by_prefill: bool) -> "Retry":
         """An engine has failed; `by_prefill`: it is the attempt's P."""
