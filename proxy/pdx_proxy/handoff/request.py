@@ -72,6 +72,14 @@ class Request:
         """Return the engines that may serve it."""
         return snapshot if self.only is None else snapshot.only(self.only)
 
+    def restrict(self, names: frozenset[str]) -> None:
+        """Only engines of these names may serve it."""
+        self.only = names
+
+    def settle_at(self, endpoint: Endpoint) -> None:
+        """The engine receives its whole prompt to settle a hand-off."""
+        self.settled_at = (*self.settled_at, endpoint)
+
     def leave_queue(self, waited: float) -> None:
         """The request has waited so many seconds in the gateway's queue. They do not use up its deadline."""
         timeline = self.timeline
@@ -89,4 +97,8 @@ class Handoff:
         self.decode = decode
         self.prefill = prefill
         self.body = 0
-        """The hash of the request's body, if the answer is not complete: the engine may die of it."""
+        """The hash of the request's body, if the answer is not complete: the engine may still die of it."""
+
+    def remember(self, body: int) -> None:
+        """Keep the hash of the request's body, which is dropped while the answer is relayed."""
+        self.body = body

@@ -149,7 +149,7 @@ class Settlements:
         """
         leg, api = self.engines.leg(endpoint), request.body.api
         if not short:
-            request.settled_at = (*request.settled_at, endpoint)
+            request.settle_at(endpoint)
         if api.id_in_body:
             body = identified(body, request_id)
         try:

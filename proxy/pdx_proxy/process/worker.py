@@ -121,6 +121,7 @@ class Worker:
         """Put a snapshot in force. A part of it that fails ends no worker."""
         with self._guard.step("The use of the latest endpoints"):
             self._serving.apply(snapshot)
+            self._isolation.observe(snapshot)
         self._admission.serve_next()
 
     def apply_load(self, reports: LoadReports) -> None:

@@ -1,5 +1,6 @@
 """The attempts of one request: select engines, hand off, and try again within the retry budget."""
 
+import asyncio
 from collections.abc import Collection, Coroutine
 from dataclasses import replace
 from typing import Any, Final
@@ -7,6 +8,7 @@ from typing import Any, Final
 from pdx_api.connectors.families import Pool, Pull
 from pdx_api.names import Role
 from pdx_proxy.admission.admission import Admission, Waiter
+from pdx_proxy.admission.permit import Permit
 from pdx_proxy.balancing.load import Room
 from pdx_proxy.balancing.pick import Choice
 from pdx_proxy.endpoints.endpoint import Endpoint
@@ -88,6 +90,10 @@ class Attempts:
                 retry = retry.after_refusal(_STOPPED if isinstance(refusal, PrefillStopped) else _REFUSED)
             except HandoffFailure as failure:
                 failed = failure
+            except asyncio.CancelledError:
+                room.give_up()
+                self._isolation.leave(choice, request, exchange)
+                raise
             except BaseException:
                 room.give_up()
                 raise
@@ -95,7 +101,7 @@ class Attempts:
                 if request.divisible and handoff.prefill is None and choice.place is None:
                     self._count_local(handoff, _why_local(choice, split, retry))
                 if not handoff.decode.answer.complete:
-                    handoff.body = self._isolation.hash_of(request.body)
+                    handoff.remember(self._isolation.hash_of(request.body))
                 return handoff
             room.give_up()
             if failed is not None:
@@ -117,6 +123,14 @@ class Attempts:
             if not self._isolation.may_try_again(request, exchange):
                 retry = replace(retry, left=0, forbidden=True)
         return self._record(retry, failure, request)
+
+    def left(self, handoff: Handoff, exchange: Exchange, permit: Permit) -> None:
+        """The client has left in the middle of its answer."""
+        self._isolation.leave_stream(handoff, exchange, permit.name)
+
+    def broken(self, handoff: Handoff, exchange: Exchange, permit: Permit) -> None:
+        """An answer has lost its engine, which may have died of the request."""
+        self._settlements.start(self._isolation.after_stream(handoff, exchange, permit.name), permit)
 
     def _begin(self, request: Request) -> None:
         """The request has left the queue, or has not waited."""

@@ -49,8 +49,6 @@ class Gateway:
         self._admission = admission
         self._keyring = keyring
         self._reader = RequestReader(serving)
-        self._settlements = settlements
-        self._isolation = isolation
         self._attempts = Attempts(settlements, admission, isolation, cursor)
         self._log = AccessLog(engines.settings.logs, engines.settings.workers, self._roles, engines.clock)
         origins = engines.settings.cors.allowed_origins
@@ -144,11 +142,14 @@ class Gateway:
             failure = await relay(
                 exchange, leg, headers, self._serving.engines.deadlines.idle, self._serving.counters, timeline.trace
             )
+        except asyncio.CancelledError:
+            self._attempts.left(result, exchange, permit)
+            raise
         finally:
             leg.end()
         if failure is not None:
             if isinstance(failure, LostConnection):
-                self._settlements.start(self._isolation.after_stream(result, exchange, permit.name), permit)
+                self._attempts.broken(result, exchange, permit)
             return self._broken(result, failure)
         self._serving.engines.observer.completed(leg.endpoint)
         if status >= 400:

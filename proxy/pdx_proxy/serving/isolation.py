@@ -1,6 +1,7 @@
 """Isolation of requests that kill engines, in one worker: which deaths they caused, and what they may still use."""
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Iterable
 from math import ceil
 from typing import Final
@@ -11,6 +12,8 @@ from pdx_proxy.admission.admission import Admission
 from pdx_proxy.admission.quarantine import Casualty, Verdicts
 from pdx_proxy.balancing.pick import Choice
 from pdx_proxy.endpoints.endpoint import Endpoint
+from pdx_proxy.endpoints.events import Cause
+from pdx_proxy.endpoints.snapshot import Snapshot
 from pdx_proxy.engines.death_checks import may_have_died
 from pdx_proxy.handoff.request import Handoff, Request
 from pdx_proxy.handoff.worker_state import WorkerState
@@ -25,6 +28,9 @@ _VERDICT_SECONDS: Final = 0.5
 """How long the answer to a request that killed engines waits for the verdict, so that its client cannot be faster."""
 _RETRY_SECONDS: Final = 5.0
 """The longest time after which a client that may use few engines is asked to send its request again."""
+_LEFT_SECONDS: Final = 3.0
+"""How long a request whose client has left counts as the cause of a death."""
+_MOST_LEFT: Final = 1024
 _REFUSED: Final = "Engines died while they served this request, so it is refused. Send it again in {} s, or change it."
 _ALONE: Final = (
     "Engines died while they served requests of this client. For {} s it may use only these engines, with one request "
@@ -54,6 +60,8 @@ class Isolation:
         self._verdicts = Verdicts(0)
         self._changed: asyncio.Event | None = None
         """Set with the next verdicts, while somebody waits for them."""
+        self._left: deque[tuple[float, Casualty]] = deque(maxlen=_MOST_LEFT)
+        """What engines had of clients that have left, and when that was. Not reported: most engines live on."""
         self.active = False
         """Whether any request may have to be isolated."""
 
@@ -80,7 +88,7 @@ class Isolation:
         if restriction is None:
             return
         late = chosen and request.only is None
-        request.only = restriction.engines
+        request.restrict(restriction.engines)
         engines = request.selectable(self._serving.engines.snapshot).decode
         if late or not engines or not request.permit.exclude_others(client):
             raise self._refuse(Quarantine.CLIENT, restriction.until - now)
@@ -135,6 +143,33 @@ class Isolation:
             client = self._admission.client_of(exchange, name)
             self._report(Casualty(endpoint.start, client, handoff.body))
 
+    def leave(self, choice: Choice, request: Request, exchange: Exchange) -> None:
+        """The client has left in an attempt. Its request may kill an engine yet."""
+        had = self._had(choice, request)
+        if had and choice.prefill is not None and choice.prefill not in had:
+            had.append(choice.prefill)  # in push orders, a P may get its leg yet, because D waits for it
+        if had:
+            self._remember(had, self.hash_of(request.body), exchange, request.permit.name)
+
+    def leave_stream(self, handoff: Handoff, exchange: Exchange, name: str | None) -> None:
+        """The client has left its stream."""
+        if handoff.body:
+            self._remember((handoff.decode.endpoint,), handoff.body, exchange, name)
+
+    def observe(self, snapshot: Snapshot) -> None:
+        """Report what lost engines had of clients that have left."""
+        if not self._left:
+            return
+        oldest = self._serving.engines.clock() - _LEFT_SECONDS
+        lost = {endpoint.start for endpoint in snapshot.everything if endpoint.ejected_by is Cause.LOST}
+        recent = [(at, casualty) for at, casualty in self._left if at > oldest]
+        self._left.clear()
+        for at, casualty in recent:
+            if casualty.start in lost:
+                self._report(casualty)
+            else:
+                self._left.append((at, casualty))
+
     def hash_of(self, body: Body) -> int:
         """Return the hash of a body with the gateway's key; never 0."""
         return _hash(body.answer, _hash(body.shared, self._verdicts.key)) or 1
@@ -148,6 +183,11 @@ class Isolation:
         found = {name: known[name] for name in names if name in known}
         found.update((e.name, e) for e in request.settled_at)
         return list(found.values())
+
+    def _remember(self, had: Iterable[Endpoint], body: int, exchange: Exchange, name: str | None) -> None:
+        client, now = self._admission.client_of(exchange, name), self._serving.engines.clock()
+        for endpoint in had:
+            self._left.append((now, Casualty(endpoint.start, client, body)))
 
     def _note(
         self, had: Iterable[Endpoint], dead: frozenset[str], body: Body, exchange: Exchange, name: str | None

@@ -136,6 +136,38 @@ async def test_engines_that_die_behind_the_first_event(order: Order, make_world:
     await _end(world, mine)
 
 
+@pytest.mark.parametrize("order", [Order.DECODE_FIRST, Order.CONCURRENT])
+async def test_a_prefill_that_died_does_not_get_its_leg_again(order: Order, make_world: MakeWorld, keys: Keys) -> None:
+    """Its process still accepts connections."""
+    world = await _world(make_world, order, keys=keys)
+    mine = Mine(world, Way.CORE, (Role.PREFILL,))
+    await _kill(world)
+    assert [sum(WORD.encode() in seen.raw for seen in p.seen) for p in world.prefill].count(1) == 1
+    assert len(mine.deaths) == 1, mine.deaths
+    await _end(world, mine)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_client_that_leaves_at_once(stream: bool, order: Order, make_world: MakeWorld, keys: Keys) -> None:
+    """It leaves before engines die of its request. Ordinary requests then find out that they died."""
+    world = await _world(make_world, order, keys=keys, p={"prefill_base_seconds": 0.05})
+    mine = Mine(world, Way.LATE, restart=2.0)
+    body = Shape(stream=stream).body(prompt=WORD, tokens=40)
+    for _ in range(4):
+        _, writer = await world.raw(body, head="Authorization: Bearer killer-key\r\n")
+        await asyncio.sleep(0.005)
+        writer.transport.abort()
+        await eventually(lambda: world.settled, 5.0, "settled")
+        await send_ordinary(world, 30, OTHER)
+        if world.worker._isolation.active:
+            break
+    assert len(mine.deaths) <= 3, mine.deaths
+    before = len(mine.deaths)
+    assert (await _kill(world, Shape(stream=stream), name="another body")).status == 503
+    assert len(mine.deaths) == before, mine.deaths
+    await _end(world, mine)
+
+
 async def test_a_pool(make_world: MakeWorld, keys: Keys, tmp_path: Path) -> None:
     world = await _world(make_world, Order.PREFILL_FIRST, keys=keys, storage=tmp_path / "pool")
     mine = Mine(world, Way.RESET)
