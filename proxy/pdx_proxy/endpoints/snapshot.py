@@ -51,10 +51,6 @@ class Snapshot:
         """Return the snapshot of the warm engines of these names."""
         return Snapshot.of(e for e in self.everything if e.warm and e.name in names)
 
-    def with_prefill(self, name: str) -> "Snapshot":
-        """Return the snapshot with this prefill engine alone, and all other engines."""
-        return Snapshot.of(e for e in self.everything if e.role is not Role.PREFILL or e.name == name)
-
 
 @dataclass(frozen=True, slots=True)
 class SnapshotChange:

@@ -10,9 +10,8 @@ from pdx_api.names import Role
 from pdx_proxy.admission.admission import Admission, Waiter
 from pdx_proxy.admission.permit import Permit
 from pdx_proxy.balancing.load import Room
-from pdx_proxy.balancing.pick import Choice
+from pdx_proxy.balancing.pick import Choice, pick_prefill
 from pdx_proxy.endpoints.endpoint import Endpoint
-from pdx_proxy.endpoints.snapshot import Snapshot
 from pdx_proxy.engines.transfer_params import LegRefused, PrefillStopped
 from pdx_proxy.handoff import pool, pull, push
 from pdx_proxy.handoff.failures import HandoffFailure
@@ -119,7 +118,7 @@ class Attempts:
         dead = await self._isolation.deaths(failure.cause, choice, request, exchange)
         retry = retry.after_failure(failure, by_prefill=failure.endpoint is prefill)
         if dead:
-            retry = retry.after_deaths(dead, "" if prefill is None else prefill.name)
+            retry = retry.after_deaths(dead, of_decode=not dead <= self._prefills())
             if not self._isolation.may_try_again(request, exchange):
                 retry = replace(retry, left=0, forbidden=True)
         return self._record(retry, failure, request)
@@ -142,6 +141,12 @@ class Attempts:
         """Return the engines of a further attempt, which does not wait for room; None if there is none."""
         if not retry.left:
             return None
+        if retry.at_prefill:
+            self._cursor += 1
+            snapshot = request.selectable(self._engines.snapshot)
+            prefill = pick_prefill(snapshot, self.load.share, avoid=retry.avoid, cursor=self._cursor)
+            if prefill is not None:
+                return prefill
         choice = self._choose(request, retry)
         if choice is None or self.has_room(choice):
             return choice
@@ -189,7 +194,7 @@ class Attempts:
     def _choose(self, request: Request, retry: Retry, full: Collection[str] = ()) -> Choice | None:
         """Select engines, none of `full`. The first attempt may be left to D alone although it could be split."""
         self._cursor += 1
-        snapshot, split = self._selectable(request, retry), retry.splits(request.divisible)
+        snapshot, split = request.selectable(self._engines.snapshot), retry.splits(request.divisible)
         avoid = self._or_busy(full or retry.avoid) if self.load.backing_off else full or retry.avoid
         if split and not retry.avoid and self._chooser.places and request.only is None:
             waited = self._engines.clock() - request.timeline.read
@@ -200,13 +205,12 @@ class Attempts:
 
     def _choose_least_full(self, request: Request, retry: Retry) -> Choice | None:
         avoid = self._or_busy(retry.avoid) if self.load.backing_off else retry.avoid
-        split, snapshot = retry.splits(request.divisible), self._selectable(request, retry)
+        split, snapshot = retry.splits(request.divisible), request.selectable(self._engines.snapshot)
         return self._chooser.choose_least_full(snapshot, request.body, split=split, avoid=avoid, cursor=self._cursor)
 
-    def _selectable(self, request: Request, retry: Retry) -> Snapshot:
-        """Return the engines that may serve the next attempt."""
-        snapshot = request.selectable(self._engines.snapshot)
-        return snapshot.with_prefill(retry.prefill) if retry.prefill else snapshot
+    def _prefills(self) -> set[str]:
+        """Return the names of the prefill engines."""
+        return {engine.name for engine in self._engines.snapshot.everything if engine.role is Role.PREFILL}
 
     def _or_busy(self, avoid: Collection[str]) -> Collection[str]:
         """Avoid engines that accept no request as well, and no other D if none is left to answer."""

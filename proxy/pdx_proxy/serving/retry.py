@@ -32,8 +32,8 @@ class Retry:
     """The engines that have died while they had the request."""
     forbidden: bool = False
     """Whether its client is isolated by now, so that no attempt follows."""
-    prefill: str = ""
-    """The only P that the next attempt may use; empty: any."""
+    at_prefill: bool = False
+    """Whether a P, rather than a D, must serve the request."""
 
     def splits(self, divisible: bool) -> bool:
         """Whether the next attempt may split the request. The last one does not, unless D must never prefill."""
@@ -62,19 +62,18 @@ class Retry:
             whole=self.whole or failure.whole or local,
         )
 
-    def after_deaths(self, dead: frozenset[str], prefill: str) -> "Retry":
+    def after_deaths(self, dead: frozenset[str], *, of_decode: bool) -> "Retry":
         """Engines have died in the last attempt. One more engine may get the request, and none after two deaths.
 
-        `prefill`: the attempt's P, or empty. It has survived the request, if it is not among the dead. Where D must
-        never prefill, it gets the request again.
+        `of_decode`: one of them answers clients. The next attempt is then a P's, if there is one, so that a request
+        kills at most one engine of each role.
         """
         found = self.dead | dead
-        keeps = self.policy is PrefillFailure.FAIL and prefill not in {"", *dead}
         return replace(
             self,
             left=0 if len(found) >= MOST_DEATHS else min(self.left, 1),
             avoid=self.avoid | dead,
             dead=found,
-            whole=self.whole or not keeps,
-            prefill=prefill if keeps else "",
+            whole=True,
+            at_prefill=of_decode,
         )

@@ -60,7 +60,7 @@ def _ways() -> Iterator[Any]:
     """`make test` runs one way with streams and the others without; `make soak` runs all."""
     for way, stream in product((Way.RESET, Way.CORE, Way.FIRST_500, Way.LATE), (False, True)):
         if (way, stream) != (Way.LATE, True):  # its first event may be earlier
-            often = stream is (way is Way.CORE)
+            often = stream is (way is Way.CORE) and way is not Way.LATE
             label = f"{way}-{'stream' if stream else 'whole'}"
             yield pytest.param(way, stream, marks=() if often else pytest.mark.soak, id=label)
 
@@ -74,12 +74,19 @@ async def test_one_request_kills_two_engines(
     reply = await _kill(world, Shape(stream=stream))
     assert _is_final(reply), reply
     assert len(mine.deaths) == 2, mine.deaths
+    assert min(mine.least.values()) == 2, "one of each role"
     await send_ordinary(world, 200 if way is Way.RESET else 20, OTHER)
     assert len(mine.deaths) == 2, mine.deaths
     await _end(world, mine)
 
 
-@pytest.mark.parametrize("policy", PrefillFailure)
+@pytest.mark.parametrize(
+    "policy",
+    [
+        PrefillFailure.FAIL,
+        *(pytest.param(p, marks=pytest.mark.soak) for p in (PrefillFailure.RETRY, PrefillFailure.LOCAL)),
+    ],
+)
 async def test_two_engines_with_each_policy(
     policy: PrefillFailure, order: Order, make_world: MakeWorld, keys: Keys
 ) -> None:
@@ -92,7 +99,7 @@ async def test_two_engines_with_each_policy(
     await _end(world, mine)
 
 
-@pytest.mark.parametrize("way", [Way.RESET, Way.FIRST_500])
+@pytest.mark.parametrize("way", [Way.RESET, pytest.param(Way.FIRST_500, marks=pytest.mark.soak)])
 async def test_only_prefill_engines_die(way: Way, order: Order, make_world: MakeWorld, keys: Keys) -> None:
     """One P dies, and a D serves the request whole. The same body kills no third P."""
     world = await _world(make_world, order, keys=keys)
@@ -108,12 +115,16 @@ async def test_only_prefill_engines_die(way: Way, order: Order, make_world: Make
     await _end(world, mine)
 
 
-@pytest.mark.parametrize("way", [Way.RESET, Way.FIRST_500])
+@pytest.mark.parametrize("way", [Way.RESET, pytest.param(Way.FIRST_500, marks=pytest.mark.soak)])
 async def test_only_decode_engines_die(way: Way, order: Order, make_world: MakeWorld, keys: Keys) -> None:
+    """One D dies, and a P serves the request whole. The same body kills no third D."""
     world = await _world(make_world, order, keys=keys)
     mine = Mine(world, way, (Role.DECODE,))
-    assert _is_final(await _kill(world))
+    assert (await _kill(world)).text == Shape().expected(f"{WORD} ", 40)
+    second = await _kill(world)
+    assert second.status == 200 or _is_final(second), second
     assert len(mine.deaths) == 2, mine.deaths
+    await eventually(lambda: world.worker._isolation.active, 5.0, "isolated")
     assert (await _kill(world)).status == 500
     assert len(mine.deaths) == 2, mine.deaths
     await send_ordinary(world, 20, OTHER)
@@ -147,7 +158,7 @@ async def test_a_prefill_that_died_does_not_get_its_leg_again(order: Order, make
     await _end(world, mine)
 
 
-@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("stream", [pytest.param(False, marks=pytest.mark.soak), True])
 async def test_a_client_that_leaves_at_once(stream: bool, order: Order, make_world: MakeWorld, keys: Keys) -> None:
     """It leaves before engines die of its request. Ordinary requests then find out that they died."""
     world = await _world(make_world, order, keys=keys, p={"prefill_base_seconds": 0.05})
@@ -187,7 +198,7 @@ async def test_aggregated_engines(make_world: MakeWorld, keys: Keys) -> None:
     await _end(world, mine)
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.soak)])
 async def test_ten_in_a_row_leave_each_role_an_engine(
     workers: int, order: Order, make_world: MakeWorld, keys: Keys
 ) -> None:

@@ -86,34 +86,27 @@ def test_what_one_attempt_has_shown_holds_for_all_later_ones() -> None:
     assert retry.refused is LocalPrefillReason.REFUSED
 
 
-# policy, the dead, the attempt's P, attempts left before it -> attempts left, whether the next may split, its only P
-DEATHS: list[tuple[PrefillFailure, set[str], str, int, int, bool | None, str]] = [
-    (RETRY, {"p"}, "p", 3, 1, False, ""),
-    (RETRY, {"d"}, "p", 3, 1, False, ""),
-    (RETRY, {"d"}, "p", 1, 0, None, ""),
-    (RETRY, {"p", "d"}, "p", 3, 0, None, ""),
-    (RETRY, {"d"}, "", 3, 1, False, ""),
-    (LOCAL, {"d"}, "p", 3, 1, False, ""),
-    (FAIL, {"d"}, "p", 3, 1, True, "p"),
-    (FAIL, {"d"}, "", 3, 1, False, ""),
-    (FAIL, {"p", "d"}, "p", 5, 0, None, ""),
+# the dead, whether one is a D, attempts left before it -> attempts left
+DEATHS: list[tuple[set[str], bool, int, int]] = [
+    ({"p"}, False, 3, 1),
+    ({"d"}, True, 3, 1),
+    ({"d"}, True, 1, 0),
+    ({"p", "d"}, True, 9, 0),
 ]
 
 
-@pytest.mark.parametrize(("policy", "dead", "prefill", "left", "remain", "splits", "only"), DEATHS)
-def test_after_deaths(
-    policy: PrefillFailure, dead: set[str], prefill: str, left: int, remain: int, splits: bool | None, only: str
-) -> None:
+@pytest.mark.parametrize("policy", PrefillFailure)
+@pytest.mark.parametrize(("dead", "of_decode", "left", "remain"), DEATHS)
+def test_after_deaths(policy: PrefillFailure, dead: set[str], of_decode: bool, left: int, remain: int) -> None:
     retry = Retry(policy, left).after_failure(HandoffFailure(D, CAUSE), by_prefill=False)
-    retry = retry.after_deaths(frozenset(dead), prefill)
-    assert retry.left == remain
+    retry = retry.after_deaths(frozenset(dead), of_decode=of_decode)
+    assert (retry.left, retry.is_deadly, retry.at_prefill) == (remain, len(dead) == 2, of_decode)
     assert retry.avoid >= dead
-    assert retry.is_deadly is (len(dead) == 2)
-    if splits is not None:
-        assert (retry.splits(True), retry.prefill) == (splits, only)
+    assert not retry.splits(True), "one engine gets the request"
 
 
 def test_deaths_of_two_attempts_count_together() -> None:
-    retry = Retry(RETRY, 9).after_deaths(frozenset({"a"}), "")
+    retry = Retry(RETRY, 9).after_deaths(frozenset({"d"}), of_decode=True)
     assert not retry.is_deadly
-    assert retry.after_deaths(frozenset({"b"}), "").is_deadly
+    retry = retry.after_deaths(frozenset({"p"}), of_decode=False)
+    assert (retry.is_deadly, retry.left, retry.at_prefill) == (True, 0, False)
