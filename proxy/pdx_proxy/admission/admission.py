@@ -105,10 +105,9 @@ class Admission:
         is buffered.
         """
         limits, usage = self._limits, self.usage
-        if name is None:
-            self.senders.count_address(self.client_of(exchange, None) if self._trusted else exchange.peer)
-        else:
-            self.senders.count()
+        sample = self.senders.count()
+        if sample and name is None:
+            self.senders.count_address(self.client_of(exchange, None), sample)
         client: str | None = None
         if self._limits_clients:
             client = self.client_of(exchange, name)

@@ -5,6 +5,10 @@ from typing import Final
 _HALF_SECONDS: Final = 30.0
 _MOST: Final = 4096
 """Addresses that are counted apart. Requests of further ones count in the total only."""
+_EACH: Final = 64
+"""The first requests of a half minute whose addresses are all counted."""
+_EVERY: Final = 8
+"""Of further requests, one in so many is a sample: to read an address costs more than to count a request."""
 _SHARE: Final = 10
 """An address is reported if it has sent at least one of so many requests."""
 
@@ -21,17 +25,20 @@ class Senders:
         self._requests_before = 0
         self._ends = 0.0
 
-    def count(self) -> None:
-        """Count a request of a client with a key."""
+    def count(self) -> int:
+        """Count a request; return for how many requests its address stands, if its client has no key. Mostly 0."""
         self._requests += 1
+        number = self._requests
+        if number <= _EACH:
+            return 1
+        return 0 if number % _EVERY else _EVERY
 
-    def count_address(self, address: str) -> None:
-        """Count a request of a client without one."""
-        self._requests += 1
+    def count_address(self, address: str, requests: int) -> None:
+        """Count so many requests of an address."""
         counts = self._now
         found = counts.get(address, 0)
         if found or len(counts) < _MOST:
-            counts[address] = found + 1
+            counts[address] = found + requests
 
     def advance(self, now: float) -> None:
         """Forget what is too old. Called about once a second."""

@@ -7,7 +7,7 @@ from pdx_proxy.admission.permit import Permit
 from pdx_proxy.endpoints.endpoint import Endpoint
 from pdx_proxy.endpoints.snapshot import Snapshot
 from pdx_proxy.engines.leg import Leg
-from pdx_proxy.payload.body import Body
+from pdx_proxy.payload.body import Body, LegBody
 from pdx_proxy.telemetry.timeline import Timeline
 
 
@@ -96,9 +96,12 @@ class Handoff:
     def __init__(self, decode: Leg, prefill: Endpoint | None = None) -> None:
         self.decode = decode
         self.prefill = prefill
-        self.body = 0
-        """The hash of the request's body, if the answer is not complete: the engine may still die of it."""
+        self.body: tuple[LegBody, LegBody] | int = 0
+        """What identifies the request's body while its answer is relayed, because the engine may still die of it.
 
-    def remember(self, body: int) -> None:
-        """Keep the hash of the request's body, which is dropped while the answer is relayed."""
+        Its parts if they are small, else their hash; 0 if the answer is complete.
+        """
+
+    def remember(self, body: tuple[LegBody, LegBody] | int) -> None:
+        """Keep what identifies the request's body, which is dropped while the answer is relayed."""
         self.body = body

@@ -100,7 +100,7 @@ class Attempts:
                 if request.divisible and handoff.prefill is None and choice.place is None:
                     self._count_local(handoff, _why_local(choice, split, retry))
                 if not handoff.decode.answer.complete:
-                    handoff.remember(self._isolation.hash_of(request.body))
+                    handoff.remember(self._isolation.identify(request.body))
                 return handoff
             room.give_up()
             if failed is not None:

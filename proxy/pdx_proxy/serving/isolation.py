@@ -3,7 +3,7 @@
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable
-from math import ceil
+from math import ceil, inf
 from typing import Final
 
 from xxhash import xxh3_64_intdigest
@@ -20,7 +20,7 @@ from pdx_proxy.handoff.worker_state import WorkerState
 from pdx_proxy.http.downstream.exchange import Exchange
 from pdx_proxy.http.errors import RefusedError
 from pdx_proxy.http.messages import BodyParts
-from pdx_proxy.http.upstream.failures import ConnectFailure, EngineFailure
+from pdx_proxy.http.upstream.failures import ConnectFailure, EngineFailure, RequestExpired
 from pdx_proxy.payload.body import Body, LegBody
 from pdx_proxy.telemetry.counters import Quarantine
 
@@ -31,6 +31,8 @@ _RETRY_SECONDS: Final = 5.0
 _LEFT_SECONDS: Final = 3.0
 """How long a request whose client has left counts as the cause of a death."""
 _MOST_LEFT: Final = 1024
+_KEPT_BYTES: Final = 4096
+"""The largest body that is kept while its answer is relayed."""
 _REFUSED: Final = "Engines died while they served this request, so it is refused. Send it again in {} s, or change it."
 _ALONE: Final = (
     "Engines died while they served requests of this client. For {} s it may use only these engines, with one request "
@@ -100,7 +102,10 @@ class Isolation:
     async def deaths(
         self, failure: EngineFailure, choice: Choice, request: Request, exchange: Exchange
     ) -> frozenset[str]:
-        """Return the engines that died in an attempt that failed. If one did, wait until both legs have ended."""
+        """Return the engines that died in an attempt that failed. If one did, wait until both legs have ended.
+
+        Raises RequestExpired.
+        """
         if not may_have_died(failure):
             return frozenset()
         had = self._had(choice, request)
@@ -112,7 +117,7 @@ class Isolation:
             return dead
         self._note(had, dead, request.body, exchange, request.permit.name)
         if len(dead) < len(had):
-            await request.permit.settlements_ended()
+            await _both_ended(request)
             more = await checks.among(endpoint for endpoint in had if endpoint.name not in dead)
             self._note(had, more, request.body, exchange, request.permit.name)
             dead |= more
@@ -141,7 +146,7 @@ class Isolation:
         endpoint = handoff.decode.endpoint
         if handoff.body and await self._serving.death_checks.died(endpoint):
             client = self._admission.client_of(exchange, name)
-            self._report(Casualty(endpoint.start, client, handoff.body))
+            self._report(Casualty(endpoint.start, client, self._hash_of_answered(handoff)))
 
     def leave(self, choice: Choice, request: Request, exchange: Exchange) -> None:
         """The client has left in an attempt. Its request may kill an engine yet."""
@@ -154,7 +159,7 @@ class Isolation:
     def leave_stream(self, handoff: Handoff, exchange: Exchange, name: str | None) -> None:
         """The client has left its stream."""
         if handoff.body:
-            self._remember((handoff.decode.endpoint,), handoff.body, exchange, name)
+            self._remember((handoff.decode.endpoint,), self._hash_of_answered(handoff), exchange, name)
 
     def observe(self, snapshot: Snapshot) -> None:
         """Report what lost engines had of clients that have left."""
@@ -170,9 +175,22 @@ class Isolation:
             else:
                 self._left.append((at, casualty))
 
+    def identify(self, body: Body) -> tuple[LegBody, LegBody] | int:
+        """Return what identifies a body while its answer is relayed. A hash of each small body would cost more."""
+        if len(body.shared) + len(body.answer) <= _KEPT_BYTES:
+            return body.shared, body.answer
+        return self.hash_of(body)
+
     def hash_of(self, body: Body) -> int:
         """Return the hash of a body with the gateway's key; never 0."""
-        return _hash(body.answer, _hash(body.shared, self._verdicts.key)) or 1
+        return self._hash(body.shared, body.answer)
+
+    def _hash_of_answered(self, handoff: Handoff) -> int:
+        body = handoff.body
+        return body if isinstance(body, int) else self._hash(*body)
+
+    def _hash(self, shared: LegBody, answer: LegBody) -> int:
+        return _hash(answer, _hash(shared, self._verdicts.key)) or 1
 
     def _had(self, choice: Choice, request: Request) -> list[Endpoint]:
         """Return the engines that may have received the request in its present attempt."""
@@ -196,6 +214,15 @@ class Isolation:
         for endpoint in had:
             if endpoint.name in dead:
                 self._report(Casualty(endpoint.start, client, self.hash_of(body)))
+
+
+async def _both_ended(request: Request) -> None:
+    deadline = request.deadline
+    try:
+        async with asyncio.timeout_at(None if deadline == inf else deadline):
+            await request.permit.settlements_ended()
+    except TimeoutError:
+        raise RequestExpired from None
 
 
 def _hash(part: LegBody, seed: int) -> int:

@@ -99,14 +99,14 @@ def test_a_majority_is_more_than_half(requests: int, of_address: int, majority: 
 def test_senders_of_the_last_minute() -> None:
     senders = Senders()
     senders.advance(100.0)
-    for address, count in (("a", 60), ("b", 35), ("c", 5)):
+    for address, count in (("a", 30), ("b", 18), ("c", 2)):
         for _ in range(count):
-            senders.count_address(address)
+            senders.count_address(address, senders.count())
     senders.count()
-    assert senders.report() == {"requests": 101, "addresses": {"a": 60, "b": 35}}
+    assert senders.report() == {"requests": 51, "addresses": {"a": 30, "b": 18}}
     senders.advance(131.0)
-    senders.count_address("c")
-    assert senders.report()["requests"] == 102
+    senders.count_address("c", senders.count())
+    assert senders.report()["requests"] == 52
     senders.advance(162.0)
     assert senders.report() == {"requests": 1, "addresses": {"c": 1}}
     senders.advance(300.0)
@@ -116,9 +116,15 @@ def test_senders_of_the_last_minute() -> None:
 def test_senders_are_bounded() -> None:
     senders = Senders()
     for number in range(10_000):
-        senders.count_address(str(number))
-    assert senders.report()["requests"] == 10_000
+        senders.count_address(str(number), 1)
     assert len(senders._now) == 4096
+
+
+def test_of_many_requests_a_sample_is_counted_by_address() -> None:
+    senders = Senders()
+    samples = [senders.count() for _ in range(8_000)]
+    assert sum(samples) == 8_000
+    assert samples.count(0) > 6_000
 
 
 def test_one_request_of_a_client_excludes_others_until_its_permit_is_free() -> None:
