@@ -4,6 +4,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Coroutine
 from enum import StrEnum
+from functools import partial
 from typing import Any, Final
 
 from pdx_api.names import Role
@@ -57,7 +58,7 @@ class Mine:
         self._dying: set[SimEngine] = set()
         for engine in world.engines:
             if engine.settings.role in roles:
-                engine.seen = _Watched(engine.seen, lambda seen, engine=engine: self._on_request(engine, seen))
+                engine.seen = _Watched(engine.seen, partial(self._on_request, engine))
 
     def _on_request(self, engine: SimEngine, seen: Seen) -> None:
         if WORD.encode() not in seen.raw or engine in self._dying:

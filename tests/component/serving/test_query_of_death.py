@@ -139,7 +139,8 @@ async def test_engines_that_die_behind_the_first_event(order: Order, make_world:
     for number in (1, 2):
         reply = await _kill(world, shape)
         assert (reply.status, reply.chunks[-1]["error"]["code"]) == (200, 500)
-        await eventually(lambda number=number: len(mine.deaths) == number and world.settled, 5.0, "a report")
+        assert len(mine.deaths) == number, mine.deaths
+        await eventually(lambda: world.settled, 5.0, "settled")
     await eventually(lambda: world.worker._isolation.active, 5.0, "isolated")
     assert (await _kill(world, shape)).status == 500
     assert len(mine.deaths) == 2, mine.deaths
