@@ -31,6 +31,13 @@ BOARD: Final = Board(
                     (Query(rate("pdx_requests_shed_total", by="reason"), "{{reason}}"),),
                 ),
                 Panel(
+                    "Refused after engines died, by reason",
+                    "request: engines died while they served the same body. client: engines died of requests of its "
+                    "client, and those that it may use are not free.",
+                    Unit.PER_SECOND,
+                    (Query(rate("pdx_requests_quarantined_total", by="reason"), "{{reason}}"),),
+                ),
+                Panel(
                     "Requests that wait",
                     "In the gateways' queues. Requests above the limit are shed.",
                     Unit.COUNT,

@@ -103,7 +103,8 @@ class PrefillFirstLegs(Legs):
         engines = self._engines
         if engines.snapshot is not before:
             self.decode_leg.end()
-            decode = replacement_decode(engines.snapshot, engines.load.of, self.decode_leg.endpoint, cursor=0)
+            snapshot = self.request.selectable(engines.snapshot)
+            decode = replacement_decode(snapshot, engines.load.of, self.decode_leg.endpoint, cursor=0)
             self.decode_leg = self._settlements.serving.decode_leg(Slot(engines.load, decode), self.request)
 
     async def open_answer(self) -> Answer:

@@ -7,6 +7,7 @@ from typing import Any
 from aiohttp import web
 
 from pdx_proxy.admission.api_keys import Keyring
+from pdx_proxy.admission.quarantine import Casualty, Verdicts
 from pdx_proxy.admission.usage import ROWS
 from pdx_proxy.balancing.engine_limits import Legs
 from pdx_proxy.balancing.leg_limits import leg_limits
@@ -28,6 +29,7 @@ from pdx_proxy.health.transfer_share import TransferShare
 from pdx_proxy.http.downstream.certificate import certificate_of
 from pdx_proxy.process.admin import create_admin
 from pdx_proxy.process.guard import Guard
+from pdx_proxy.process.quarantine import QuarantineKeeper, WorkerEvent
 from pdx_proxy.process.workers import LocalWorkers, ProcessWorkers, Workers, address_of, bind
 from pdx_proxy.telemetry.counters import Outcome
 from pdx_proxy.verification.prober import TransferProber
@@ -64,6 +66,7 @@ class Control:
             self.endpoint_manager.set_models,
             hurry=lambda: self._waiting() > 0 and self.loads.grow,
         )
+        self._quarantine = QuarantineKeeper(self._engines.clock, self._worker_report, self._publish_verdicts)
         self.prober = TransferProber(self._engines, self._snapshot, self._has_work)
         self.discovery: asyncio.Task[None] | None = None
         """Runs as long as the gateway, unless discovery fails for good."""
@@ -101,6 +104,7 @@ class Control:
         control._keyring.start()
         if control._certificate is not None:
             control._certificate.start()
+        control._quarantine.start()
         control._publish()
         control.endpoint_manager.start()
         control.scraper.start()
@@ -119,6 +123,7 @@ class Control:
         """Let open requests finish and end everything. Discovery runs until then, so that removed engines are seen."""
         self.draining = self._stopping = True
         await self.prober.stop()
+        await self._quarantine.stop()
         if self._workers is not None:
             await self._workers.stop()
         if self.discovery is not None:
@@ -137,8 +142,8 @@ class Control:
 
     async def _start_workers(self) -> Workers:
         if self._table is None:
-            return await LocalWorkers.start(self._settings, self.endpoint_manager.on_event)
-        return ProcessWorkers(self._settings, self.endpoint_manager.on_event, self._table)
+            return await LocalWorkers.start(self._settings, self._on_event)
+        return ProcessWorkers(self._settings, self._on_event, self._table)
 
     def _waiting(self) -> int:
         return self._workers.waiting if self._workers is not None else 0
@@ -209,6 +214,16 @@ class Control:
         ranks = [e.name for e in self._snapshot().everything if e.address == endpoint.address]
         reports, legs = self.loads.reports.engines, await self._legs()
         return has_work([reports[name] for name in ranks if name in reports], sum(legs.get(name, 0) for name in ranks))
+
+    def _on_event(self, event: WorkerEvent) -> None:
+        if isinstance(event, Casualty):
+            self._quarantine.add(event)
+        else:
+            self.endpoint_manager.on_event(event)
+
+    def _publish_verdicts(self, verdicts: Verdicts) -> None:
+        if self._workers is not None and not self._stopping:
+            self._workers.apply_verdicts(verdicts)
 
     def _publish_load(self) -> None:
         if self._workers is not None:

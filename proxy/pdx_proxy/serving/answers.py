@@ -11,13 +11,21 @@ from pdx_proxy.serving.stream_end import break_of
 from pdx_proxy.telemetry.counters import Outcome
 from pdx_proxy.telemetry.timeline import Timeline
 
+DEADLY: Final = "Engines died while they served this request. It is not tried again."
 _BUSY: Final = "No engine accepts a request at present."
 
 
-def answer_unavailable(exchange: Exchange, last: EngineFailure | None, timeline: Timeline) -> Outcome:
+def answer_unavailable(
+    exchange: Exchange, last: EngineFailure | None, timeline: Timeline, *, deadly: bool = False
+) -> Outcome:
     """Every attempt failed, `last` at last; None if no engine could be selected. An engine's own error goes on,
-    and so does the time after which it accepts requests again."""
+    and so does the time after which it accepts requests again. A `deadly` request has killed engines: it is not to be
+    sent again."""
     timeline.status, path = 503, exchange.path
+    if deadly:
+        timeline.status = 500
+        answer(exchange, 500, error_body(500, DEADLY, "InternalServerError", path=path), own_headers(exchange))
+        return Outcome.UNAVAILABLE
     headers = {**own_headers(exchange), "retry-after": "1"}
     if isinstance(last, EngineBusy):
         headers["retry-after"] = str(ceil(last.seconds))
