@@ -84,7 +84,7 @@ class WarmUps:
                 await self._warm(endpoint)
                 continue
             except EngineFailure as failure:
-                down = type(failure) is ConnectFailure and failure.endpoint == name
+                down = type(failure) is ConnectFailure and failure.endpoint == name and not failure.local
                 self._perform(self._registry.warm_up_failed(endpoint, str(failure), down=down))
             except Exception as error:  # an endpoint without its warm-up would never return
                 _log.exception("The warm-up of %s failed.", name)
@@ -124,7 +124,7 @@ class WarmUps:
         try:
             probe = await hand_over(self._engines, prefill, decode, {**_BODY, "max_tokens": 1}, self._seconds)
         except EngineFailure as failure:
-            if failure.endpoint == decode.name and not isinstance(failure, BadAnswer):
+            if failure.endpoint == decode.name and not (failure.local or isinstance(failure, BadAnswer)):
                 waited = isinstance(failure, DeadlineExceeded | ConnectTimeout)
                 start = decode.start
                 event = HealthCheckRequest(*start) if waited else Suspect(*start, str(failure))

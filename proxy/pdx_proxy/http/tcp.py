@@ -3,6 +3,7 @@
 Linux only, like the gateway.
 """
 
+import asyncio
 import fcntl
 import socket
 import struct
@@ -17,6 +18,17 @@ _BYTES_ACKED: Final = struct.Struct("=120xQ")
 _QUEUE: Final = struct.Struct("=i")
 _LEFT: Final = frozenset({7, 8})
 """TCP_CLOSE and TCP_CLOSE_WAIT (net/tcp_states.h): the peer has reset the connection or sent its end-of-file."""
+
+_RESET: Final = struct.pack("ii", 1, 0)
+"""SO_LINGER of zero seconds: closing then resets the connection."""
+
+
+def cut(transport: asyncio.Transport) -> None:
+    """Reset a connection: no peer takes that for the end of an answer, and no port stays in TIME_WAIT."""
+    sock = transport.get_extra_info("socket")
+    if sock is not None and sock.fileno() >= 0:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+    transport.abort()
 
 
 def detect_lost_peer(sock: socket.socket | None, seconds: float) -> None:

@@ -18,10 +18,11 @@ from aiohttp.web_protocol import RequestHandler
 from pdx_proxy.http.downstream.boundary import RequestBoundary
 from pdx_proxy.http.downstream.exchange import Handler, Pausable, date_line
 from pdx_proxy.http.downstream.head import FORWARDED_FOR, MAX_HEADERS
-from pdx_proxy.http.downstream.transport import SendProgress, body_seconds, cut, peer_of, sweep_client
+from pdx_proxy.http.downstream.transport import SendProgress, body_seconds, peer_of, sweep_client
 from pdx_proxy.http.errors import BAD_REQUEST, RefusedError, body_too_large, body_too_slow, error_body, head_too_large
 from pdx_proxy.http.messages import answer_head
 from pdx_proxy.http.target import split_target
+from pdx_proxy.http.tcp import cut
 
 _IDLE_SECONDS: Final = 75.0
 """How long a connection may wait for a whole head, from the end of the previous request."""

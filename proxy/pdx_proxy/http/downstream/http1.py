@@ -14,9 +14,9 @@ from typing import Final, Protocol, cast
 
 from pdx_proxy.http.downstream.exchange import Handler, Pausable, answer
 from pdx_proxy.http.downstream.head import MAX_HEAD_BYTES, hot_path, may_be_hot, read_head
-from pdx_proxy.http.downstream.transport import SendProgress, body_seconds, cut, hand_over, peer_of, sweep_client
+from pdx_proxy.http.downstream.transport import SendProgress, body_seconds, hand_over, peer_of, sweep_client
 from pdx_proxy.http.errors import RefusedError, body_too_slow, error_body, unavailable_body
-from pdx_proxy.http.tcp import detect_lost_peer, has_unread_bytes
+from pdx_proxy.http.tcp import cut, detect_lost_peer, has_unread_bytes
 
 _MAX_AHEAD_BYTES: Final = 64 * 1024
 """How much a client may send ahead of its answers. Beyond that, reading is paused until an answer is complete."""

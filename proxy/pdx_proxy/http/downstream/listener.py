@@ -15,7 +15,7 @@ from pdx_proxy.http.downstream.exchange import Handler
 from pdx_proxy.http.downstream.fallback import FallbackServer
 from pdx_proxy.http.downstream.head import may_be_hot
 from pdx_proxy.http.downstream.http1 import Http1Connection
-from pdx_proxy.http.downstream.transport import cut
+from pdx_proxy.http.tcp import cut
 
 _SWEEP_SECONDS: Final = 5.0
 """How often idle and slow clients are closed: one timer for all connections."""

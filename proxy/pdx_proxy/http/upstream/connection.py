@@ -13,10 +13,16 @@ import httptools
 
 from pdx_proxy.config.settings import Address
 from pdx_proxy.http.messages import BodyParts
-from pdx_proxy.http.tcp import detect_lost_peer
+from pdx_proxy.http.tcp import cut, detect_lost_peer
 from pdx_proxy.http.upstream.answer import Answer
 from pdx_proxy.http.upstream.deadline import DeadlineTimer
-from pdx_proxy.http.upstream.failures import ClosedConnection, DeadlineExceeded, LostConnection, RequestExpired
+from pdx_proxy.http.upstream.failures import (
+    ClosedConnection,
+    DeadlineExceeded,
+    LostConnection,
+    RequestExpired,
+    is_local,
+)
 
 _JOINED_BYTES: Final = 16 * 1024
 """Up to this size, head and body are joined and sent in one write. A larger body is not copied."""
@@ -250,10 +256,13 @@ class Connection:
         self._fail(error)
 
     def close(self) -> None:
-        """Close the connection; bytes that were written are still sent."""
+        """Close the connection. Without a complete answer it is reset, so that its port is free at once."""
         self._sink = None
         if self.transport is not None:
-            self.transport.close()
+            if self.answer.complete and not self._half_closed:
+                self.transport.close()
+            else:
+                cut(self.transport)
         if self.lost is None:
             self.lost = ConnectionResetError("closed by the gateway")
 
@@ -372,7 +381,7 @@ class Connection:
     def _fail(self, error: Exception) -> None:
         self.lost = error
         if self.transport is not None:
-            self.transport.abort()
+            cut(self.transport)
         self._notify_lost()
         self.wake()
 
@@ -390,7 +399,7 @@ class Connection:
         """The exception that ends the wait for the answer."""
         if self.lost is not None:
             kind = ClosedConnection if self._closed and self.answer.status >= _FINAL else LostConnection
-            return kind(self.endpoint, f"connection lost: {self.lost}")
+            return kind(self.endpoint, f"connection lost: {self.lost}", local=is_local(self.lost))
         if self._interruption is not None:
             return self._interruption
         if self._deadline.request_expired:
