@@ -129,7 +129,7 @@ class Gateway:
     async def _answer(self, exchange: Exchange, result: Handoff | Unserved, timeline: Timeline) -> Outcome:
         if isinstance(result, Unserved):
             return answer_unavailable(exchange, result.last, timeline)
-        leg, status = result.decode, result.decode.answer.status
+        leg, received = result.decode, result.decode.answer
         self._observe(result, timeline)
         try:
             headers = self._headers(exchange, result, timeline)
@@ -141,7 +141,7 @@ class Gateway:
         if failure is not None:
             return self._broken(result, failure)
         self._serving.engines.observer.completed(leg.endpoint)
-        if status >= 400:
+        if received.status >= 400 or received.refused:
             return Outcome.REFUSED_BY_ENGINE
         return _SPLIT if result.prefill is not None else _WHOLE
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from functools import partial
 from typing import Any
 
 import openai
@@ -21,6 +22,11 @@ def _requests(world: World) -> int:
 
 def _queued(world: World) -> int:
     return int(world.report["inFlight"]["queued"])
+
+
+def _is_full(world: World, waiting: int) -> bool:
+    """Whether D runs its only request, and so many wait."""
+    return _queued(world) == waiting and world.d.counts.running_now > 0
 
 
 async def _request_in_order(world: World, count: int, done: list[int]) -> "list[asyncio.Task[Reply]]":
@@ -86,7 +92,7 @@ async def test_sdks_repeat_a_request_that_met_a_full_queue(make_world: MakeWorld
         tasks = []
         for waiting in range(2):
             tasks.append(asyncio.create_task(world.complete(tokens=200)))
-            await eventually(lambda waiting=waiting: _queued(world) == waiting and world.d.counts.running_now)
+            await eventually(partial(_is_full, world, waiting))
         found = await client.completions.create(model="sim", prompt="a", max_tokens=2)
     assert found.choices[0].text == Shape().expected("a", 2)
     await asyncio.gather(*tasks)

@@ -30,7 +30,8 @@ async def main(order: Order) -> None:
     world = await World(order).start_engines([prefill], [decode])
     await world.start_gateway()
     _take_ports()
-    assert (await world.complete()).status == 200
+    reply = await world.complete()
+    assert reply.status == 200, reply
     for _ in range(_ABORTS):
         await _abort(world)
     await eventually(lambda: world.settled)

@@ -14,6 +14,7 @@ class Answer:
         "inspected",
         "keep_alive",
         "raw",
+        "refused",
         "size",
         "status",
         "unread",
@@ -35,6 +36,8 @@ class Answer:
         """An unfinished head; and the bytes of a framed answer as received. Empty once the answer is relayed."""
         self.size = 0
         """Bytes of body so far."""
+        self.refused = False
+        """Whether the answer is 200, and its first event reports an error of the client."""
         self.event_begin = 0
         """Where the first event begins that has not been judged, in bytes of the body."""
         self.inspected = 0
