@@ -9,7 +9,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import pytest
 
@@ -91,16 +90,12 @@ async def test_other_limits_of_the_gateway_count_against_no_engine(
 ) -> None:
     world = await make_world(Order.DECODE_FIRST, decode=2)
     await _disconnect(world)
-    loop = asyncio.get_running_loop()
-    connect = loop.create_connection
 
-    async def fail(*args: Any, **named: Any) -> object:
-        if named.get("sock") is None:  # not the client's
-            raise error
-        return await connect(*args, **named)
+    async def fail(*_: object) -> None:
+        raise error
 
     with monkeypatch.context() as patch:
-        patch.setattr(loop, "create_connection", fail)
+        patch.setattr(world.pool, "_open_to", fail)
         replies = [await world.complete(Shape(stream=stream)) for _ in range(6)]
     assert {reply.status for reply in replies} == {503}
     _check_nothing_ejected(world)

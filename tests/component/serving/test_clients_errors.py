@@ -7,6 +7,7 @@ import anthropic
 import pytest
 
 from pdx_api.names import Order
+from pdx_proxy.endpoints.events import Cause
 from pdx_sim import FaultKind
 from tests.component.conftest import MakeWorld
 from tests.component.harness import Shape, eventually
@@ -68,7 +69,7 @@ async def test_a_failure_of_the_engine_still_ejects_it(make_world: MakeWorld) ->
         if world.endpoint(engine).state.value != "Warm":
             break
         assert (await world.complete(shape, prompt=f"prompt {number}")).text == shape.expected(f"prompt {number}")
-    assert world.gateway.registry.ejections["consecutive_errors"] == 1
+    assert world.gateway.registry.ejections[Cause.CONSECUTIVE_ERRORS] == 1
     engine.faults.clear()
     world.allowed.expired = True
     for each in world.engines:

@@ -3,12 +3,13 @@
 import asyncio
 import logging
 import os
+import socket
 from collections import defaultdict, deque
 from collections.abc import Mapping
-from functools import partial
 from typing import Final, cast
 
 from pdx_proxy.config.settings import Address
+from pdx_proxy.http.tcp import reset_on_close
 from pdx_proxy.http.upstream.connection import Connection
 from pdx_proxy.http.upstream.failures import ConnectFailure, ConnectTimeout, EngineFailure, is_local
 
@@ -22,13 +23,6 @@ def _reason(error: OSError) -> str:
     number = error.errno
     text = os.strerror(number).lower() if number is not None and number > 0 else error.strerror or str(error)
     return text if "connect" in text else f"cannot connect: {text}"
-
-
-def _discard(connection: Connection, opening: "asyncio.Task[None]") -> None:
-    """Nobody needs the connection any more that has been opened."""
-    connection.close()
-    if not opening.cancelled():
-        opening.exception()  # it has been retrieved
 
 
 class Departed:
@@ -81,12 +75,9 @@ class ConnectionPool:
     async def connect(self, address: Address, name: str) -> Connection:
         """A new connection to the address; raises ConnectFailure."""
         connection = Connection(name, self._loop)
-        opening = asyncio.ensure_future(self._open_to(connection, address))
         try:
-            await asyncio.shield(opening)
-        except asyncio.CancelledError:  # to cancel `opening` would leave its port in TIME_WAIT
-            opening.add_done_callback(partial(_discard, connection))
-            raise
+            async with asyncio.timeout(self._connect_seconds):
+                await self._open_to(connection, address)
         except TimeoutError as error:
             raise ConnectTimeout(name, "connecting timed out") from error
         except OSError as error:
@@ -107,8 +98,21 @@ class ConnectionPool:
         return connection
 
     async def _open_to(self, connection: Connection, address: Address) -> None:
-        async with asyncio.timeout(self._connect_seconds):
-            await self._loop.create_connection(lambda: cast("asyncio.Protocol", connection), address.host, address.port)
+        """Open a connection. If its request ends meanwhile, it is reset: its port would stay in TIME_WAIT."""
+        host, port = address.host, address.port
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        if family is socket.AF_INET and not host.replace(".", "").isdigit():  # a name, which may have several addresses
+            await self._loop.create_connection(lambda: cast("asyncio.Protocol", connection), host, port)
+            return
+        sock = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+        reset_on_close(sock, True)
+        try:
+            await self._loop.sock_connect(sock, (host, port))
+            await self._loop.create_connection(lambda: cast("asyncio.Protocol", connection), sock=sock)
+        except BaseException:
+            sock.close()
+            raise
+        reset_on_close(sock, False)
 
     def _report(self, error: Exception) -> None:
         """Log that the gateway is at its own limits: one line a minute."""
