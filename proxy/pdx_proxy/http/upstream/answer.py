@@ -11,6 +11,7 @@ class Answer:
         "event_begin",
         "framed",
         "headers",
+        "heads",
         "inspected",
         "keep_alive",
         "raw",
@@ -25,6 +26,8 @@ class Answer:
         """0 until the head has arrived."""
         self.headers: list[tuple[bytes, bytes]] = []
         """Names are in lower case."""
+        self.heads = 1
+        """Heads in `raw`: one, and one for each interim answer."""
         self.chunked = False
         self.keep_alive = False
         self.complete = False
@@ -44,6 +47,17 @@ class Answer:
         """Bytes of the body in which the end of that event has been searched."""
         self.unread = False
         """Whether events have arrived that are judged later: so many arrived together."""
+
+    def skip_interim(self) -> None:
+        """Forget an interim answer (1xx). Its bytes stay in `raw`."""
+        self.status = 0
+        self.headers = []
+        self.heads += 1
+
+    def end(self) -> None:
+        """The engine has ended the connection: so ends a body without a length and without chunks (RFC 9112, 6.3)."""
+        if self.status and not self.chunked and not self.header(b"content-length"):
+            self.complete = True
 
     def add(self, data: bytes) -> None:
         """Append a part of the body. The first part is kept as it is: most answers have one."""

@@ -34,6 +34,7 @@ _FRAMED_BYTES: Final = 8
 """The most bytes of a stream that is kept as received, for one byte of its body. A chunk of one byte has six."""
 _FINAL: Final = 200
 """The least status of an answer that is not interim."""
+_SWITCHES: Final = 101
 _LOST_SECONDS: Final = 30.0
 """After this long without a sign of life the kernel ends a connection: a lost node sends no FIN."""
 
@@ -64,6 +65,7 @@ class Connection:
         "_closed",
         "_deadline",
         "_half_closed",
+        "_interim",
         "_interruption",
         "_kept_bytes",
         "_loop",
@@ -101,6 +103,8 @@ class Connection:
         self._bodiless = 0
         """Bytes since the last ones of body."""
         self._trailer_bytes = 0
+        self._interim = False
+        """Whether the head of an interim answer has been parsed."""
         self._interruption: Exception | None = None
         self._waiter: asyncio.Future[None] | None = None
         self._deadline = DeadlineTimer(loop, self)
@@ -222,7 +226,7 @@ class Connection:
         self._sink = sink
         self.chunks = 0
         answer = self.answer
-        received = b"".join(answer.raw).split(b"\r\n\r\n", 1)[1] if raw and answer.framed else answer.body
+        received = b"".join(answer.raw).split(b"\r\n\r\n", answer.heads)[-1] if raw and answer.framed else answer.body
         answer.raw = []
         answer.content = b""
         self.last_chunk = received
@@ -321,6 +325,8 @@ class Connection:
         pass
 
     def connection_lost(self, exc: Exception | None) -> None:
+        if self.lost is None and exc is None and not self._half_closed:
+            self.answer.end()
         if self.lost is None:
             early = not self._half_closed and (
                 not self.answer.complete or self._loop.time() - self.idle_since < _IDLE_SECONDS
@@ -354,8 +360,11 @@ class Connection:
         assert self._parser is not None
         answer = self.answer
         answer.status = self._parser.get_status_code()
-        if answer.status < 200:
-            raise ValueError("an interim answer")
+        if answer.status < _FINAL:
+            if answer.status == _SWITCHES:
+                raise ValueError("an answer of another protocol")
+            self._interim = True
+            return
         answer.keep_alive = self._parser.should_keep_alive()
         answer.framed = answer.chunked and answer.is_event_stream
         if not answer.framed:
@@ -375,6 +384,10 @@ class Connection:
             answer.add(data)
 
     def on_message_complete(self) -> None:
+        if self._interim:  # an answer of 1xx: the final one follows (RFC 9110, 15.2)
+            self._interim = False
+            self.answer.skip_interim()
+            return
         self.answer.complete = True
         self.used = True
 
