@@ -169,6 +169,15 @@ async def test_compressed_bodies_are_served(
     assert await world.outcomes() == {"split": 1}
 
 
+@pytest.mark.parametrize("more", [-300, -1, 0, 1, 257, 1 << 20])
+async def test_a_body_of_any_inflated_size_is_whole(more: int, keys: Keys, make_world: MakeWorld) -> None:
+    """Also if a slice ends where the content does."""
+    world = await _world(make_world, keys)
+    data = gzip.compress(_padded((1 << 20) + more))
+    head = HEAD + KEY + b"Connection: close\r\nContent-Encoding: gzip\r\n"
+    assert (await _answer(world, head + _length(data))).startswith(b"HTTP/1.1 200 ")
+
+
 BROKEN = {
     "no-gzip": ("gzip", BODY, 400),
     "cut-short": ("gzip", gzip.compress(BODY)[:-9], 400),

@@ -5,7 +5,6 @@ returns there. (Not when it has come in one piece with the request before: aioht
 """
 
 import asyncio
-import zlib
 from collections.abc import Callable, Mapping
 from typing import Any, Final, cast
 
@@ -19,6 +18,7 @@ from aiohttp.web_protocol import RequestHandler
 from pdx_proxy.http.downstream.boundary import RequestBoundary
 from pdx_proxy.http.downstream.exchange import Handler, Pausable, date_line
 from pdx_proxy.http.downstream.head import FORWARDED_FOR, MAX_HEADERS
+from pdx_proxy.http.downstream.inflation import inflate, inflater_of
 from pdx_proxy.http.downstream.transport import SendProgress, body_seconds, peer_of, sweep_client
 from pdx_proxy.http.errors import BAD_REQUEST, RefusedError, body_too_large, body_too_slow, error_body, head_too_large
 from pdx_proxy.http.messages import answer_head
@@ -36,13 +36,6 @@ _SLICE_BYTES: Final = 64 * 1024
 """Bytes that are parsed before the framing of what comes is judged again."""
 _AMBIGUOUS: Final = "A request has a Content-Length, or a Transfer-Encoding that is chunked, and not both."
 _WASTE: Final = "it has too many tiny chunks, or trailers that are too long."
-_INFLATED_BYTES: Final = 1024 * 1024
-"""The most bytes that are inflated without a pause."""
-_WINDOWS: Final = {"gzip": 31, "x-gzip": 31, "deflate": 15}
-"""The parameters of zlib by content encoding."""
-_UNKNOWN: Final = frozenset(("br", "zstd", "compress"))
-"""Content encodings that the gateway cannot read."""
-
 Discard = Callable[[asyncio.Transport, bool, bool], None]
 """Takes over a connection whose last answer is written: whether writing is paused, and the client floods."""
 TakeBack = Callable[[asyncio.Transport, bytes, bool], bool]
@@ -233,11 +226,11 @@ class AiohttpExchange:
         if (self._request.content_length or 0) > largest:
             raise self._too_large()
         began, body = asyncio.get_running_loop().time(), bytearray()
-        inflater = _inflater(self._request.headers.get("content-encoding", "").lower())
+        inflater = inflater_of(self._request.headers.get("content-encoding", "").lower())
         async with asyncio.timeout(body_seconds(0)) as limit:
             while piece := await self._request.content.readany():
                 while piece:
-                    piece, rest = (piece, b"") if inflater is None else _inflate(inflater, piece)
+                    piece, rest = (piece, b"") if inflater is None else inflate(inflater, piece)
                     body += piece
                     if len(body) > largest:
                         raise self._too_large()
@@ -247,6 +240,8 @@ class AiohttpExchange:
                     if piece:
                         await asyncio.sleep(0)
                 limit.reschedule(began + body_seconds(len(body)))
+        if inflater is not None:
+            body += inflater.flush()  # at most what was left of the last match
         if inflater is not None and not inflater.eof:
             raise web.RequestPayloadError("its compressed content is cut short.")
         return body
@@ -280,25 +275,6 @@ class AiohttpExchange:
         transport = self._protocol.transport
         if transport is not None:
             cut(transport)
-
-
-def _inflater(encoding: str) -> "zlib._Decompress | None":
-    """Return what inflates a body of this content encoding; None: nothing has to."""
-    if encoding in _UNKNOWN:
-        raise web.RequestPayloadError(f"its content encoding is {encoding}; gzip and deflate are read.")
-    window = _WINDOWS.get(encoding)
-    return None if window is None else zlib.decompressobj(wbits=window)
-
-
-def _inflate(inflater: "zlib._Decompress", data: bytes) -> tuple[bytes, bytes]:
-    """Return inflated bytes, and those that were not read."""
-    try:
-        found = inflater.decompress(data, _INFLATED_BYTES)
-    except zlib.error as error:
-        raise web.RequestPayloadError(f"its compressed content is invalid: {error}.") from None
-    if inflater.unused_data:
-        raise web.RequestPayloadError("bytes follow its compressed content.")
-    return found, inflater.unconsumed_tail
 
 
 def _is_ambiguous(headers: Mapping[str, str]) -> bool:
