@@ -17,7 +17,8 @@ BOARD: Final = Board(
                 Panel(
                     "Requests without an answer",
                     "shed: overload. refused, refused_by_engine: an error of the client. unavailable, broken, idle, "
-                    "expired: engines failed. internal: the gateway failed. client_left: the client disconnected.",
+                    "expired: engines failed. exhausted: the gateway is out of ports, files "
+                    "or memory. internal: the gateway failed. client_left: the client disconnected.",
                     Unit.PER_SECOND,
                     (Query(rate("pdx_requests_total", _NOT_ANSWERED, by="outcome"), "{{outcome}}"),),
                     stacked=True,

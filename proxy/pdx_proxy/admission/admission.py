@@ -41,11 +41,12 @@ class ShedError(RefusedError):
 
 
 _OVERLOADED: Final = (503, "ServiceUnavailableError")
+_TOO_MANY: Final = (429, "RateLimitError")
 _MESSAGES: Final[dict[ShedReason, tuple[int, str, str]]] = {
-    ShedReason.QUEUE_FULL: (*_OVERLOADED, "The service is overloaded: its queue is full."),
+    ShedReason.QUEUE_FULL: (*_TOO_MANY, "The service is overloaded: its queue is full."),
     ShedReason.QUEUE_TIMEOUT: (*_OVERLOADED, "The service is overloaded: the request has waited too long."),
     ShedReason.BYTES: (*_OVERLOADED, "The service is overloaded: it holds too many request bodies."),
-    ShedReason.CLIENT_LIMIT: (429, "RateLimitError", "You have too many open requests."),
+    ShedReason.CLIENT_LIMIT: (*_TOO_MANY, "You have too many open requests."),
 }
 
 

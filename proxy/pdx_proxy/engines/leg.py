@@ -172,10 +172,10 @@ class Leg:
             if connection.answer.status != _BUSY:
                 self._observer.failed(self.endpoint, failure.detail)
             raise
-        if connection.answer.status == 200:
-            self._succeed()
-        else:
+        if connection.answer.status != 200:
             self._check_busy()
+        elif not connection.answer.refused:
+            self._succeed()
         return self._received()
 
     async def whole(self, seconds: float, *, counts: bool = True) -> Answer:

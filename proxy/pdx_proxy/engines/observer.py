@@ -76,8 +76,10 @@ class EndpointObserver(LegObserver):
         """The endpoint may have died or restarted.
 
         A wait that was too long or a connection that the engine closed shows that of no engine: it is checked. Closed
-        connections also count as errors.
+        connections also count as errors. The gateway's own limits show nothing either.
         """
+        if failure.local:
+            return
         start = endpoint.start
         if isinstance(failure, DeadlineExceeded | ConnectTimeout):
             self.check(endpoint)
@@ -110,6 +112,8 @@ class EndpointObserver(LegObserver):
 
     def handoff_failed(self, prefill: Endpoint, failure: EngineFailure) -> None:
         """A hand-off of the P failed, and its D did not cause it."""
+        if failure.local:
+            return
         suspect = self._handoffs.failed(prefill, str(failure))
         if suspect is not None:
             self._notify(suspect)

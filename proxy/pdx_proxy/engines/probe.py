@@ -205,6 +205,7 @@ def error_text(body: bytes) -> str:
     """Return the engine's own text about a failure: the message of its JSON, else the start of the body.
 
     IDs and addresses differ with each request, and the text goes into the object's status: an ellipsis replaces them.
+    Control characters become question marks: terminals obey them.
     """
     try:
         found = msgspec.json.decode(body)
@@ -212,5 +213,5 @@ def error_text(body: bytes) -> str:
         text = str(error["message"] if isinstance(error, dict) else error)[: 4 * _TEXT]
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, AttributeError, KeyError):
         text = body[: 4 * _TEXT].decode(errors="replace")
-    line = " ".join(_UNIQUE.sub("…", text).split())
+    line = "".join(c if c.isprintable() else "?" for c in " ".join(_UNIQUE.sub("…", text).split()))
     return line if len(line) <= _TEXT else f"{line[: _TEXT - 1]}…"

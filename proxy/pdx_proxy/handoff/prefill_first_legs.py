@@ -140,8 +140,8 @@ class PrefillFirstLegs(Legs):
         return HandoffFailure(decode, failure)
 
     def refuse(self) -> None:
-        """D has answered 4xx: settle."""
-        self._decode = decode_after_refusal(self.decode_leg.answer.body)
+        """D has answered 4xx, or with an error event of the client: settle."""
+        self._decode = decode_after_refusal(self.decode_leg.answer)
         self.decode_leg.end()
         self._settlements.settle(self)
 

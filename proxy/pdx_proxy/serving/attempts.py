@@ -268,7 +268,7 @@ class Attempts:
 
     def _count_local(self, handoff: Handoff, reason: LocalPrefillReason) -> None:
         decode = handoff.decode
-        if decode.endpoint.role is Role.DECODE and decode.answer.status == 200:
+        if decode.endpoint.role is Role.DECODE and decode.answer.status == 200 and not decode.answer.refused:
             self._serving.counters.local_prefills[reason.value] += 1
 
 

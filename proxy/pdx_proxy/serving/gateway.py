@@ -135,7 +135,7 @@ class Gateway:
     ) -> Outcome:
         if isinstance(result, Unserved):
             return answer_unavailable(exchange, result.last, timeline, deadly=result.deadly)
-        leg, status = result.decode, result.decode.answer.status
+        leg, received = result.decode, result.decode.answer
         self._observe(result, timeline)
         try:
             headers = self._headers(exchange, result, timeline)
@@ -152,7 +152,7 @@ class Gateway:
                 self._attempts.broken(result, exchange, permit)
             return self._broken(result, failure)
         self._serving.engines.observer.completed(leg.endpoint)
-        if status >= 400:
+        if received.status >= 400 or received.refused:
             return Outcome.REFUSED_BY_ENGINE
         return _SPLIT if result.prefill is not None else _WHOLE
 

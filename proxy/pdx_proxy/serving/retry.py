@@ -52,7 +52,7 @@ class Retry:
 
     def after_failure(self, failure: HandoffFailure, *, by_prefill: bool) -> "Retry":
         """An engine has failed; `by_prefill`: it is the attempt's P."""
-        over = by_prefill and self.policy is PrefillFailure.FAIL
+        over = failure.cause.local or (by_prefill and self.policy is PrefillFailure.FAIL)
         local = by_prefill and self.policy is PrefillFailure.LOCAL
         return replace(
             self,

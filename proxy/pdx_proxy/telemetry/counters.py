@@ -43,12 +43,17 @@ class Outcome(StrEnum):
     """The request's total time was exceeded."""
     CLIENT_LEFT = "client_left"
     """The client disconnected before the answer was complete."""
+    EXHAUSTED = "exhausted"
+    """The gateway was out of ports, files, buffers or memory."""
     INTERNAL = "internal"
     """The gateway itself failed. Its log has the error."""
 
 
 FAILED: Final = frozenset(
-    {Outcome.SHED, Outcome.UNAVAILABLE, Outcome.BROKEN, Outcome.IDLE, Outcome.EXPIRED, Outcome.INTERNAL}
+    (
+        *(Outcome.SHED, Outcome.UNAVAILABLE, Outcome.BROKEN, Outcome.IDLE),
+        *(Outcome.EXPIRED, Outcome.EXHAUSTED, Outcome.INTERNAL),
+    )
 )
 """Outcomes that the client did not cause."""
 

@@ -13,10 +13,16 @@ import httptools
 
 from pdx_proxy.config.settings import Address
 from pdx_proxy.http.messages import BodyParts
-from pdx_proxy.http.tcp import detect_lost_peer
+from pdx_proxy.http.tcp import cut, detect_lost_peer
 from pdx_proxy.http.upstream.answer import Answer
 from pdx_proxy.http.upstream.deadline import DeadlineTimer
-from pdx_proxy.http.upstream.failures import ClosedConnection, DeadlineExceeded, LostConnection, RequestExpired
+from pdx_proxy.http.upstream.failures import (
+    ClosedConnection,
+    DeadlineExceeded,
+    LostConnection,
+    RequestExpired,
+    is_local,
+)
 
 _JOINED_BYTES: Final = 16 * 1024
 """Up to this size, head and body are joined and sent in one write. A larger body is not copied."""
@@ -28,6 +34,7 @@ _FRAMED_BYTES: Final = 8
 """The most bytes of a stream that is kept as received, for one byte of its body. A chunk of one byte has six."""
 _FINAL: Final = 200
 """The least status of an answer that is not interim."""
+_SWITCHES: Final = 101
 _LOST_SECONDS: Final = 30.0
 """After this long without a sign of life the kernel ends a connection: a lost node sends no FIN."""
 
@@ -58,6 +65,7 @@ class Connection:
         "_closed",
         "_deadline",
         "_half_closed",
+        "_interim",
         "_interruption",
         "_kept_bytes",
         "_loop",
@@ -95,6 +103,8 @@ class Connection:
         self._bodiless = 0
         """Bytes since the last ones of body."""
         self._trailer_bytes = 0
+        self._interim = False
+        """Whether the head of an interim answer has been parsed."""
         self._interruption: Exception | None = None
         self._waiter: asyncio.Future[None] | None = None
         self._deadline = DeadlineTimer(loop, self)
@@ -216,7 +226,7 @@ class Connection:
         self._sink = sink
         self.chunks = 0
         answer = self.answer
-        received = b"".join(answer.raw).split(b"\r\n\r\n", 1)[1] if raw and answer.framed else answer.body
+        received = b"".join(answer.raw).split(b"\r\n\r\n", answer.heads)[-1] if raw and answer.framed else answer.body
         answer.raw = []
         answer.content = b""
         self.last_chunk = received
@@ -250,10 +260,13 @@ class Connection:
         self._fail(error)
 
     def close(self) -> None:
-        """Close the connection; bytes that were written are still sent."""
+        """Close the connection. Without a complete answer it is reset, so that its port is free at once."""
         self._sink = None
         if self.transport is not None:
-            self.transport.close()
+            if self.answer.complete and not self._half_closed:
+                self.transport.close()
+            else:
+                cut(self.transport)
         if self.lost is None:
             self.lost = ConnectionResetError("closed by the gateway")
 
@@ -312,6 +325,8 @@ class Connection:
         pass
 
     def connection_lost(self, exc: Exception | None) -> None:
+        if self.lost is None and exc is None and not self._half_closed:
+            self.answer.end()
         if self.lost is None:
             early = not self._half_closed and (
                 not self.answer.complete or self._loop.time() - self.idle_since < _IDLE_SECONDS
@@ -345,8 +360,11 @@ class Connection:
         assert self._parser is not None
         answer = self.answer
         answer.status = self._parser.get_status_code()
-        if answer.status < 200:
-            raise ValueError("an interim answer")
+        if answer.status < _FINAL:
+            if answer.status == _SWITCHES:
+                raise ValueError("an answer of another protocol")
+            self._interim = True
+            return
         answer.keep_alive = self._parser.should_keep_alive()
         answer.framed = answer.chunked and answer.is_event_stream
         if not answer.framed:
@@ -366,13 +384,17 @@ class Connection:
             answer.add(data)
 
     def on_message_complete(self) -> None:
+        if self._interim:  # an answer of 1xx: the final one follows (RFC 9110, 15.2)
+            self._interim = False
+            self.answer.skip_interim()
+            return
         self.answer.complete = True
         self.used = True
 
     def _fail(self, error: Exception) -> None:
         self.lost = error
         if self.transport is not None:
-            self.transport.abort()
+            cut(self.transport)
         self._notify_lost()
         self.wake()
 
@@ -390,7 +412,7 @@ class Connection:
         """The exception that ends the wait for the answer."""
         if self.lost is not None:
             kind = ClosedConnection if self._closed and self.answer.status >= _FINAL else LostConnection
-            return kind(self.endpoint, f"connection lost: {self.lost}")
+            return kind(self.endpoint, f"connection lost: {self.lost}", local=is_local(self.lost))
         if self._interruption is not None:
             return self._interruption
         if self._deadline.request_expired:

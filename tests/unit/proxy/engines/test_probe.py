@@ -1,5 +1,7 @@
 """What a probe quotes of an engine's failure."""
 
+import json
+
 import pytest
 
 from pdx_proxy.engines.probe import error_text
@@ -22,3 +24,9 @@ from pdx_proxy.engines.probe import error_text
 )
 def test_the_engines_own_text(body: bytes, text: str) -> None:
     assert error_text(body) == text
+
+
+@pytest.mark.parametrize("text", ["\x1b[2J\x1b]0;x\x07", "a\x00b", "\u202egnp", "\x9b31m"])
+def test_control_characters_of_an_engine_reach_no_terminal(text: str) -> None:
+    for body in (text.encode(), json.dumps({"error": {"message": text}}).encode()):
+        assert error_text(body).isprintable()
