@@ -75,7 +75,8 @@ def generated(root: Path) -> Mapping[Path, str]:
     if (root / CHART_CRDS).is_dir():
         files[CHART_CRDS / CRD.name] = crd
     pages = {source: _read(root / source) or "" for source in sources(root)}
-    pages |= {page: text for path, text in files.items() if (page := PurePosixPath(path)) in pages}
+    texts = {PurePosixPath(path): text for path, text in files.items() if path.suffix == ".md"}
+    pages |= {page: text for page, text in texts.items() if page.parts[0] != "packaging"}
     index = Path("docs") / "index.md"
     return {**files, index: contents(pages.get(PurePosixPath(index), ""), pages)}
 
