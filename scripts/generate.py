@@ -5,7 +5,7 @@ import json
 import sys
 from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
-from typing import Final
+from typing import Any, Final
 
 import yaml
 
@@ -13,7 +13,7 @@ from pdx_api.names import GROUP, PLURAL
 from pdx_api.spec.schema import object_schema
 from scripts.alerts import rules_file
 from scripts.architecture import architecture, problems
-from scripts.chart_values import chart_values
+from scripts.chart_values import chart_values, described
 from scripts.command_line import command_line
 from scripts.contents import contents
 from scripts.crd import custom_resource_definition
@@ -35,6 +35,7 @@ RULES: Final = Path("charts") / "pdx" / "files" / "alerts" / "pdx.rules.yaml"
 CHART_DASHBOARDS: Final = Path("charts") / "pdx" / "files" / "dashboards"
 
 CHART_METADATA: Final = Path("charts") / "pdx" / "Chart.yaml"
+CHART_SCHEMA: Final = Path("charts") / "pdx" / "values.schema.json"
 CHART_EXAMPLES: Final = ("qwen", "push", "aggregated")
 """The examples that Artifact Hub shows for the CRD."""
 EXAMPLE: Final = Path("examples") / "tiny-cpu.yaml"
@@ -69,6 +70,7 @@ def generated(root: Path) -> Mapping[Path, str]:
         Path("docs") / "reference-chart.md": _chart_values(CHART),
         Path("docs") / "reference-cli.md": command_line(),
         **{CHART_DASHBOARDS / name: text for name, text in dashboards().items()},
+        CHART_SCHEMA: _described(CHART),
         CLI_EXAMPLE: _read(root / EXAMPLE) or "",
     }
     files |= _named(root, files)
@@ -97,8 +99,16 @@ def _named(root: Path, files: Mapping[Path, str]) -> Mapping[Path, str]:
 
 
 def _chart_values(chart: Path) -> str:
+    return chart_values(*_values_and_schema(chart))
+
+
+def _described(chart: Path) -> str:
+    return described(*_values_and_schema(chart))
+
+
+def _values_and_schema(chart: Path) -> tuple[str, Mapping[str, Any]]:
     schema = json.loads((chart / "values.schema.json").read_text(encoding="utf-8"))
-    return chart_values((chart / "values.yaml").read_text(encoding="utf-8"), schema)
+    return (chart / "values.yaml").read_text(encoding="utf-8"), schema
 
 
 def main() -> int:
