@@ -18,6 +18,7 @@ from scripts.command_line import command_line
 from scripts.contents import contents
 from scripts.crd import custom_resource_definition
 from scripts.dashboards import dashboards
+from scripts.doctor_svg import figure
 from scripts.failures import failures
 from scripts.reference import reference
 from scripts.release import names, notes
@@ -46,7 +47,7 @@ PUBLISHED: Final = (
     *("pyproject.toml", "api/pdx_api/defaults.py"),
 )
 """Files that state published names."""
-VERSIONED: Final = ("install.md", "operator.md", "gpu-clusters.md", "tutorials/gpu-cluster.md")
+VERSIONED: Final = ("install.md", "releasing.md", "operator.md", "gpu-clusters.md", "tutorials/gpu-cluster.md")
 """Pages below docs/ that state the version."""
 
 _HEAD: Final = "# Written by `make generate` from api/pdx_api.\n"
@@ -71,6 +72,7 @@ def generated(root: Path) -> Mapping[Path, str]:
         Path("docs") / "reference-cli.md": command_line(),
         **{CHART_DASHBOARDS / name: text for name, text in dashboards().items()},
         CHART_SCHEMA: _described(CHART),
+        Path("docs") / "doctor.svg": figure(_read(root / "docs" / "tutorials" / "break-it.md") or ""),
         CLI_EXAMPLE: _read(root / EXAMPLE) or "",
     }
     files |= _named(root, files)
