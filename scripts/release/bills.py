@@ -97,7 +97,9 @@ def _wanted(members: Iterable[tarfile.TarInfo]) -> list[tarfile.TarInfo]:
     found = []
     for member in members:
         member.name = member.name.removeprefix("./")
-        if member.isfile() and (member.name == _STATUS or ".dist-info/" in member.name):
+        # The address of a package's file is one of the machine that built the image.
+        described = ".dist-info/" in member.name and not member.name.endswith("/direct_url.json")
+        if member.isfile() and (member.name == _STATUS or described):
             found.append(member)
     return found
 

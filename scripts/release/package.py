@@ -42,6 +42,8 @@ def install(wheel: Path, folder: Path) -> Path:
     lock = ROOT / "requirements" / "cli.lock"
     run([uv, "pip", "install", "--quiet", "--require-hashes", "--no-deps", "--requirements", lock], variables)
     run([uv, "pip", "install", "--quiet", "--no-deps", wheel], variables)
+    for record in folder.glob("lib/python3*/site-packages/pdx_serving-*/direct_url.json"):
+        record.unlink()  # where the wheel was on this machine, which the SBOM would repeat
     return folder / "bin" / "python"
 
 

@@ -100,7 +100,11 @@ def test_an_images_bill_is_read_from_its_layers(tmp_path: Path, monkeypatch: pyt
     site = "opt/pdx/lib/python3.11/site-packages/kopf-1.dist-info/METADATA"
     layers = {
         "1.tar": {"var/lib/dpkg/status": b""},
-        "2.tar": {site: b"Name: kopf", "./var/lib/dpkg/status": STATUS.encode()},
+        "2.tar": {
+            site: b"Name: kopf",
+            site.replace("METADATA", "direct_url.json"): b"{}",
+            "./var/lib/dpkg/status": STATUS.encode(),
+        },
     }
     files = {name: packed(held, 1) for name, held in layers.items()}
     manifest = json.dumps([{"Layers": list(layers)}]).encode()
