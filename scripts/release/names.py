@@ -105,6 +105,7 @@ def stated(chart: str, registry: str) -> Names:
 def with_owner(text: str, old: Names, new: Names) -> str:
     """A text that states published names, with the new owner and repository instead of the old ones."""
     text = re.sub(rf"{re.escape(old.url)}(?![\w-])", new.url, text)
+    text = re.sub(rf"(?<![\w/-]){re.escape(old.path)}(?![\w-])", new.path, text)
     return re.sub(rf"(?<=/){re.escape(old.owner)}(?![\w-])", new.owner, text)
 
 
