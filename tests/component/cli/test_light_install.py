@@ -47,7 +47,7 @@ def environment(uv: Path, wheel: Path, tmp_path_factory: pytest.TempPathFactory)
     python = ("--python", str(folder / "bin" / "python"))
     lock = ROOT / "requirements" / "cli.lock"
     _run([uv, "venv", "--quiet", "--python", sys.executable, folder])
-    install = [uv, "pip", "install", "--quiet", "--compile-bytecode", *python]
+    install: list[str | Path] = [uv, "pip", "install", "--quiet", "--compile-bytecode", *python]
     _run([*install, "--require-hashes", "--no-deps", "--requirements", lock])
     _run([*install, "--offline", f"{wheel}[cli]"])  # nothing is missing, so nothing is looked up
     yield folder

@@ -59,7 +59,8 @@ def test_the_makefile_has_the_targets_that_the_workflow_runs() -> None:
 
 
 def test_an_owner_that_is_set_reaches_every_page() -> None:
-    text = f"helm install pdx {NAMES.chart} and {NAMES.url}/issues, [r]({NAMES.url}), --repo {NAMES.path}, not vllm-project/vllm"
+    places = f"{NAMES.url}/issues, [r]({NAMES.url}), --repo {NAMES.path}"
+    text = f"helm install pdx {NAMES.chart} and {places}, not vllm-project/vllm"
     found = with_owner(text, NAMES, OTHER)
     assert found == (
         "helm install pdx oci://ghcr.io/acme/charts/pdx and https://github.com/acme/pd/issues, "
