@@ -23,13 +23,15 @@ MOST_TOKENS: Final = 8_388_608
 class PrefixCache:
     """The blocks of one engine."""
 
-    __slots__ = ("_blocks", "_reserved", "capacity", "tokens")
+    __slots__ = ("_blocks", "_latest", "_reserved", "capacity", "tokens")
 
     def __init__(self) -> None:
         self._blocks: OrderedDict[int, int] = OrderedDict()
         """Tokens of each block by hash, the next to be evicted first."""
         self._reserved: set[int] = set()
-        """Blocks of prompts that the engine has not answered."""
+        """Blocks of prompts that the engine has not answered, but for the latest ones."""
+        self._latest: list[PromptBlocks] = []
+        """Prompts since the last search. Most are answered before the next one, and cost nothing here."""
         self.tokens = 0
         """Their sum."""
         self.capacity = UNREPORTED_TOKENS
@@ -45,11 +47,17 @@ class PrefixCache:
 
     def _found(self, prompt: PromptBlocks) -> int:
         """Return how many blocks of the prompt it has."""
+        if self._latest:
+            latest, self._latest = self._latest, []
+            for other in latest:
+                hashes = other.hashes
+                for index in range(self._found(other), len(hashes)):
+                    self._reserved.add(hashes[index])
         hashes, blocks, reserved = prompt.hashes, self._blocks, self._reserved
         low, high = 0, len(hashes)
         while low < high:  # bisection: see the module
             middle = (low + high) // 2
-            if hashes[middle] in blocks or hashes[middle] in reserved:
+            if hashes[middle] in blocks or (reserved and hashes[middle] in reserved):
                 low = middle + 1
             else:
                 high = middle
@@ -57,14 +65,16 @@ class PrefixCache:
 
     def reserve(self, prompt: PromptBlocks) -> int:
         """The engine gets this prompt; return the tokens that it has. Call `touch` or `withdraw` when that is over."""
-        hashes, reserved = prompt.hashes, self._reserved
         found = self._found(prompt)
-        for index in range(found, len(hashes)):
-            reserved.add(hashes[index])
+        self._latest.append(prompt)
         return prompt.ends[found - 1] if found else 0
 
     def withdraw(self, prompt: PromptBlocks) -> None:
         """The engine does not compute this prompt: what only a reservation has brought goes."""
+        for index, other in enumerate(self._latest):
+            if other is prompt:
+                del self._latest[index]
+                return
         if self._reserved:
             self._reserved.difference_update(prompt.hashes)
 

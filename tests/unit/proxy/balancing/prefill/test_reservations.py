@@ -119,14 +119,25 @@ def test_a_prompt_counts_as_backlog_until_it_ends_and_as_work_after_its_answer()
 
 
 def test_a_leg_that_shares_the_blocks_of_a_dropped_one_brings_them_itself() -> None:
-    cache = PrefixCache()
-    assert [cache.reserve(prompt(1, 2)), cache.reserve(prompt(1, 2, 3))] == [0, 2 * BLOCK]
-    cache.withdraw(prompt(1, 2))
-    cache.touch(prompt(1, 2, 3))
-    assert (cache.cached(prompt(1, 2, 3)), cache.tokens, len(cache)) == (3 * BLOCK, 3 * BLOCK, 3)
-    cache.reserve(prompt(1, 2, 3, 4))
-    cache.withdraw(prompt(1, 2, 3, 4))
-    assert cache.cached(prompt(1, 2, 3, 4)) == 3 * BLOCK, "what was computed before stays"
+    cache, short, long, longest = PrefixCache(), prompt(1, 2), prompt(1, 2, 3), prompt(1, 2, 3, 4)
+    assert [cache.reserve(short), cache.reserve(long)] == [0, 2 * BLOCK]
+    cache.withdraw(short)
+    cache.touch(long)
+    assert (cache.cached(long), cache.tokens, len(cache)) == (3 * BLOCK, 3 * BLOCK, 3)
+    cache.reserve(longest)
+    cache.withdraw(longest)
+    assert cache.cached(longest) == 3 * BLOCK, "what was computed before stays"
+
+
+def test_a_reservation_that_no_search_has_met_leaves_nothing() -> None:
+    cache, first, second = PrefixCache(), prompt(1, 2), prompt(1, 2, 3)
+    cache.reserve(first)
+    cache.withdraw(first)
+    assert cache.cached(second) == 0
+    cache.reserve(first)
+    assert cache.cached(second) == 2 * BLOCK, "a search meets it"
+    cache.withdraw(first)
+    assert cache.cached(second) == 0
 
 
 def test_reservations_evict_nothing() -> None:
