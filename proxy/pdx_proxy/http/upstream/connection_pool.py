@@ -4,11 +4,14 @@ import asyncio
 import os
 from collections import defaultdict, deque
 from collections.abc import Mapping
-from typing import cast
+from typing import Final, cast
 
 from pdx_proxy.config.settings import Address
 from pdx_proxy.http.upstream.connection import Connection
 from pdx_proxy.http.upstream.failures import ConnectFailure, ConnectTimeout, EngineFailure
+
+_HELD_BYTES: Final = 32 * 1024 * 1024
+"""How many bytes of one engine's unfinished answers are held at the same time: of P's, of pages and of errors."""
 
 
 def _reason(error: OSError) -> str:
@@ -43,6 +46,8 @@ class ConnectionPool:
         """Addresses in `_open` that are not in `_present`."""
         self._departed: dict[tuple[Address, str], Departed] = {}
         """Connections to engines that are gone, until they are cut: by address and pod."""
+        self._held: dict[Address, int] = {}
+        """Bytes of large unfinished answers, by address."""
         self.authorization = ""
         """The header line with the engines' API key, or empty."""
         self._idle_seconds = idle_seconds
@@ -95,6 +100,13 @@ class ConnectionPool:
         if idle and idle[0].idle_since < now - self._idle_seconds:
             idle.popleft().close()
         idle.append(connection)
+
+    def hold(self, address: Address, added: int) -> bool:
+        """Count bytes of the answers of an engine; return whether they are not too many."""
+        held = self._held.pop(address, 0) + added
+        if held > 0:
+            self._held[address] = held
+        return held <= _HELD_BYTES
 
     def keep(self, present: Mapping[Address, str], cut_seconds: float) -> None:
         """Receive the addresses of all engines, each with its pod.

@@ -1,7 +1,11 @@
-"""What a probe quotes of an engine's failure."""
+"""What a probe quotes of an engine's failure, and how much of a page it reads."""
 
 import pytest
 
+from pdx_api.names import Role
+from pdx_proxy.config.settings import Address, EndpointSpec
+from pdx_proxy.endpoints.endpoint import Endpoint
+from pdx_proxy.engines import probe
 from pdx_proxy.engines.probe import error_text
 
 
@@ -22,3 +26,12 @@ from pdx_proxy.engines.probe import error_text
 )
 def test_the_engines_own_text(body: bytes, text: str) -> None:
     assert error_text(body) == text
+
+
+@pytest.mark.parametrize(
+    ("path", "ranks", "kib"),
+    [("/metrics", 1, 1024), ("/metrics", 16, 17 * 512), ("/v1/models", 1, 4096), ("/version", 16, 4096)],
+)
+def test_a_page_is_bounded(path: str, ranks: int, kib: int) -> None:
+    engine = Endpoint(EndpointSpec(Address("d", 1), Role.DECODE, ranks=ranks))
+    assert probe._most_bytes(engine, path) == kib * 1024
