@@ -46,7 +46,7 @@ def transfer_params(endpoint: Endpoint, answer: Answer, api: API = COMPLETIONS_A
     body, nested = answer.body, False
     try:
         try:
-            aborted, params = api.read_prefill(body, nested=False)
+            aborted, params = api.read_prefill(body)
         except msgspec.ValidationError:
             nested = True
             aborted, params = api.read_prefill(body, nested=True)

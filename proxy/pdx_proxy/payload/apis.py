@@ -110,7 +110,7 @@ class API:
         self.id_in_body = id_in_body
         """Whether an engine reads a leg's ID from the body (`request_id`) and not from the header X-Request-Id."""
 
-    def read_prefill(self, body: Any, *, nested: bool) -> tuple[bool, Params]:
+    def read_prefill(self, body: Any, *, nested: bool = False) -> tuple[bool, Params]:
         """Read a P's complete answer: whether its engine has aborted it, and its KV transfer parameters.
 
         Raises DecodeError for what is no answer of vLLM, and ValidationError if the parameters have nested values that
@@ -128,7 +128,7 @@ class _Messages(API):
 
     __slots__ = ()
 
-    def read_prefill(self, body: Any, *, nested: bool) -> tuple[bool, Params]:
+    def read_prefill(self, body: Any, *, nested: bool = False) -> tuple[bool, Params]:
         """An aborted message has no stop reason."""
         found = NESTED_MESSAGE.decode(body) if nested else MESSAGE.decode(body)
         return found.stop_reason is None, found.kv_transfer_params
@@ -139,7 +139,7 @@ class _Responses(API):
 
     __slots__ = ()
 
-    def read_prefill(self, body: Any, *, nested: bool) -> tuple[bool, Params]:
+    def read_prefill(self, body: Any, *, nested: bool = False) -> tuple[bool, Params]:
         """A response that was aborted before its first token looks complete and has no tokens."""
         found = NESTED_RESPONSE.decode(body) if nested else RESPONSE.decode(body)
         return found.usage.output_tokens == 0, found.kv_transfer_params

@@ -3,8 +3,7 @@
 from collections.abc import Mapping
 from typing import Final
 
-ENGINES: Final[Mapping[str, str]] = {
-}
+ENGINES: Final[Mapping[str, str]] = {}
 """Name of a behaviour of engines -> what happens, in one line. Remove an entry when it is repaired."""
 CLIENTS: Final[Mapping[str, str]] = {
     "chunks_of_one_byte": "aiohttp parses a read in 53 to 86 ms of CPU, and others wait for seconds",
