@@ -26,7 +26,8 @@ _FOR_CLIENTS: Final = "remote_prefill_cached_tokens"
 """How many prompt tokens P had cached. A D that receives it reports it as its usage, instead of the tokens from P."""
 _METRICS: Final = "/metrics"
 _METRICS_BYTES: Final = 512 * 1024
-"""The largest page of metrics is this and as much for each rank. vLLM's has 60 kB for each."""
+_RANK_BYTES: Final = 96 * 1024
+"""A page of metrics may have so many more for each rank. vLLM's has 60 kB for each."""
 _PAGE_BYTES: Final = 4 * 1024 * 1024
 """The largest other page: of models, with adapters."""
 _HEALTH_BYTES: Final = 64 * 1024
@@ -201,7 +202,7 @@ async def fetch(engines: Engines, endpoint: Endpoint, path: str, seconds: float)
 
 
 def _most_bytes(endpoint: Endpoint, path: str) -> int:
-    return _METRICS_BYTES * (1 + endpoint.spec.ranks) if path == _METRICS else _PAGE_BYTES
+    return _METRICS_BYTES + endpoint.spec.ranks * _RANK_BYTES if path == _METRICS else _PAGE_BYTES
 
 
 def _failed(endpoint: Endpoint, answer: Answer) -> BadAnswer:

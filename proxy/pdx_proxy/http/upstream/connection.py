@@ -266,6 +266,8 @@ class Connection:
     def close(self) -> None:
         """Close the connection; bytes that were written are still sent."""
         self._sink = None
+        if not self.answer.complete:  # a failure's traceback refers to it until garbage is collected
+            self.answer.discard()
         if self.transport is not None:
             self.transport.close()
         if self.lost is None:

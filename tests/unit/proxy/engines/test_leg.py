@@ -131,8 +131,10 @@ async def test_a_whole_answer_is_bounded(
     with pytest.raises(BadAnswer, match=f"more than {most * KIB} bytes") as raised:
         await waiting
     assert (raised.value.reason, raised.value.status) == (Reason.LOST, 502)
+    answer = leg.answer
     leg.end()
     assert not pool.idle.reusable
+    assert not answer.content, "its failure lives as long as the request"
 
 
 @pytest.mark.parametrize("size", [70 * KIB, 300 * KIB, 3000 * KIB])
