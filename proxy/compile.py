@@ -42,6 +42,7 @@ HOT: Final = (
     "engines/observer",
     "engines/attribution",
     "engines/outlier_detection",
+    "engines/param_checks",
     "engines/transfer_params",
     "handoff/failures",
     "handoff/handoff_watch",

@@ -16,6 +16,8 @@ what may prove something."""
 _MOST_EVENTS: Final = 1000
 """Events of one answer that are judged without a pause. An engine sends at most a few before it generates."""
 _SERVER_ERROR: Final = 500
+_MOST_LINES: Final = 1000
+"""Lines of an event that is judged. vLLM's have at most two."""
 _NEAR_BYTES: Final = 4096
 """Within so many bytes, the two ends that an event may have are searched first. Most events are shorter."""
 _REPEATED: Final = 3
@@ -150,6 +152,8 @@ def _proves(endpoint: str, answer: Answer, event: bytes) -> bool:
     """
     name = b""
     if not event.startswith(b"data:") or event.find(b"\n") >= 0:
+        if event.count(b"\n") > _MOST_LINES:  # not vLLM's: it goes to the client, as an event that is too long
+            return True
         name, event = _fields(event)
         if not event or name in _ANNOUNCEMENTS:  # an event without data is no event: a comment
             return False

@@ -3,16 +3,7 @@
 from collections.abc import Mapping
 from typing import Final
 
-ENGINES: Final[Mapping[str, str]] = {
-    "chunks_of_one_byte": "a read of 256 KiB in chunks of a byte takes 51 to 100 ms of CPU, and others wait",
-    "event_of_many_lines": "an event of 100,000 lines takes 58 to 70 ms of CPU before it is relayed",
-    "metrics_huge": "a page of 12 MiB takes 84 to 169 ms of CPU in one step",
-    "params_no_blocks": "the KV parameters of one P end the EngineCore of every D: they are relayed unchecked",
-    "params_odd_members": "as params_no_blocks",
-    "status_500_endless": "P: twelve answers at once take 367 MiB, each up to 16 MiB and more than once",
-    "stream_floods_text": "P: twelve streams at once take 667 MiB: their bytes are kept twice",
-    "until_close_endless": "P: twelve answers at once take 224 MiB",
-}
+ENGINES: Final[Mapping[str, str]] = {}
 """Name of a behaviour of engines -> what happens, in one line. Remove an entry when it is repaired."""
 CLIENTS: Final[Mapping[str, str]] = {
     "chunks_of_one_byte": "aiohttp parses a read in 53 to 86 ms of CPU, and others wait for seconds",

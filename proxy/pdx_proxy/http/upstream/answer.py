@@ -69,6 +69,11 @@ class Answer:
             self.content = content = bytearray(content)
         content += data
 
+    def discard(self) -> None:
+        """Forget the body."""
+        self.content = b""
+        self.raw = []
+
     @property
     def body(self) -> bytes:
         """The body so far."""

@@ -32,6 +32,14 @@ _MAX_HEAD_BYTES: Final = 64 * 1024
 a chunk (RFC 9112, 7.1.1). An engine that sends more has failed."""
 _FRAMED_BYTES: Final = 8
 """The most bytes of a stream that is kept as received, for one byte of its body. A chunk of one byte has six."""
+_SLICE_BYTES: Final = 16 * 1024
+"""How many bytes are parsed before the number of chunks is checked. A read may have 256 KiB."""
+_LEAST_PIECE: Final = 22
+"""The fewest bytes of a chunk with its framing, on average of those that are parsed together. An event of vLLM has 50
+or more, and a chunk of one byte costs as much work as an event."""
+_FEW_PIECES: Final = 8
+_MOST_SMALL_PIECES: Final = 1024
+"""The most chunks of an answer that are smaller on average."""
 _FINAL: Final = 200
 """The least status of an answer that is not interim."""
 _SWITCHES: Final = 101
@@ -70,9 +78,11 @@ class Connection:
         "_kept_bytes",
         "_loop",
         "_parser",
+        "_pieces",
         "_relay",
         "_sent",
         "_sink",
+        "_small_pieces",
         "_trailer_bytes",
         "_waiter",
         "address",
@@ -102,6 +112,10 @@ class Connection:
         """Bytes of a framed answer as received, until it is relayed."""
         self._bodiless = 0
         """Bytes since the last ones of body."""
+        self._pieces = 0
+        """Pieces of the body in the bytes that are parsed now."""
+        self._small_pieces = 0
+        """Pieces of the body that were very small on average."""
         self._trailer_bytes = 0
         self._interim = False
         """Whether the head of an interim answer has been parsed."""
@@ -141,7 +155,7 @@ class Connection:
         self._relay = False
         self._sink = None
         self._interruption = None
-        self._kept_bytes = self._bodiless = self._trailer_bytes = 0
+        self._kept_bytes = self._bodiless = self._trailer_bytes = self._small_pieces = 0
         self._deadline.clear()
         if self._parser is None or not clean:  # a parser is reused after a complete answer
             self._parser = httptools.HttpResponseParser(self)
@@ -262,6 +276,8 @@ class Connection:
     def close(self) -> None:
         """Close the connection. Without a complete answer it is reset, so that its port is free at once."""
         self._sink = None
+        if not self.answer.complete:  # a failure's traceback refers to it until garbage is collected
+            self.answer.discard()
         if self.transport is not None:
             if self.answer.complete and not self._half_closed:
                 self.transport.close()
@@ -290,13 +306,22 @@ class Connection:
             return
         self._bodiless += len(data)
         try:
-            parser.feed_data(data)
+            if len(data) <= _SLICE_BYTES:
+                self._pieces = 0
+                parser.feed_data(data)
+                if self._pieces > _FEW_PIECES:
+                    self._count_pieces(len(data))
+            else:
+                self._feed_slices(parser, data)
         except httptools.HttpParserError as error:
             answer.complete = False  # bytes behind the end prove that it was not the end
             self._fail(error)
             return
         if self._bodiless > _MAX_HEAD_BYTES and not answer.complete:
             self._fail(ValueError("a head or framing that is too long"))
+            return
+        if self._small_pieces > _MOST_SMALL_PIECES:
+            self._fail(ValueError("chunks that are too small"))
             return
         if self._relay:
             self.last_chunk = data
@@ -314,6 +339,20 @@ class Connection:
         elif not answer.status:  # an unfinished head: its bytes are needed if the answer is framed
             answer.raw.append(data)
         self.wake()
+
+    def _feed_slices(self, parser: httptools.HttpResponseParser, data: bytes) -> None:
+        """Parse many bytes, and stop where their chunks are too small: `data_received` then fails."""
+        for begin in range(0, len(data), _SLICE_BYTES):
+            self._pieces = 0
+            parser.feed_data(data[begin : begin + _SLICE_BYTES])
+            self._count_pieces(_SLICE_BYTES)
+            if self._small_pieces > _MOST_SMALL_PIECES:
+                return
+
+    def _count_pieces(self, size: int) -> None:
+        """Count the pieces in `size` bytes if they are very small on average."""
+        if size < _LEAST_PIECE * self._pieces:
+            self._small_pieces += self._pieces
 
     def eof_received(self) -> bool:
         return False
@@ -373,6 +412,7 @@ class Connection:
     def on_body(self, data: bytes) -> None:
         answer = self.answer
         answer.size += len(data)
+        self._pieces += 1
         self._bodiless = 0
         if self._relay:
             return

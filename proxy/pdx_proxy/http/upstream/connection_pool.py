@@ -17,6 +17,9 @@ _REPORT_SECONDS: Final = 60.0
 """Between two lines about the gateway's own limits."""
 _log: Final = logging.getLogger(__name__)
 
+_HELD_BYTES: Final = 32 * 1024 * 1024
+"""How many bytes of one engine's unfinished answers are held at the same time: of P's, of pages and of errors."""
+
 
 def _reason(error: OSError) -> str:
     """Return why a connection failed. The loop's own text repeats the address and the number of the error."""
@@ -50,6 +53,8 @@ class ConnectionPool:
         """Addresses in `_open` that are not in `_present`."""
         self._departed: dict[tuple[Address, str], Departed] = {}
         """Connections to engines that are gone, until they are cut: by address and pod."""
+        self._held: dict[Address, int] = {}
+        """Bytes of large unfinished answers, by address."""
         self.authorization = ""
         """The header line with the engines' API key, or empty."""
         self._idle_seconds = idle_seconds
@@ -135,6 +140,13 @@ class ConnectionPool:
         if idle and idle[0].idle_since < now - self._idle_seconds:
             idle.popleft().close()
         idle.append(connection)
+
+    def hold(self, address: Address, added: int) -> bool:
+        """Count bytes of the answers of an engine; return whether they are not too many."""
+        held = self._held.pop(address, 0) + added
+        if held > 0:
+            self._held[address] = held
+        return held <= _HELD_BYTES
 
     def keep(self, present: Mapping[Address, str], cut_seconds: float) -> None:
         """Receive the addresses of all engines, each with its pod.
