@@ -1,6 +1,7 @@
 """A leg that is lost on a reused connection: sent once more if the engine cannot have begun it, and never later."""
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -118,7 +119,7 @@ KIB = 1024
     ],
 )
 async def test_a_whole_answer_is_bounded(
-    pool: OneIdle, head: bytes, status: int, given: dict[str, int], most: int
+    pool: OneIdle, head: bytes, status: int, given: dict[str, Any], most: int
 ) -> None:
     """A P that sends without end fails, and its connection is closed with the leg."""
     leg = await _sent(pool)
