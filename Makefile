@@ -21,6 +21,8 @@ WORKERS ?= 4
 # Where the tests marked `alone` are, and those marked `paced`; the longest come first.
 ALONE := tests/component/cli/bench/test_many_streams.py tests/engines/test_prefix_cache.py
 PACED := tests/dashboards/test_fires.py tests/component/soak
+# What builds a release has an environment of its own: a release needs no engine.
+RELEASE := .cache/release
 TIMES := .cache/test-times.jsonl
 # Tests start hundreds of Python processes: with this variable set, each would compile every module again.
 unexport PYTHONDONTWRITEBYTECODE
@@ -50,6 +52,15 @@ run: install ## Serve a tiny model with one prefill and one decode engine and pr
 images: ## Build the operator's and the gateway's images as archives in build/images (ARGS=--help lists the options)
 	@$(PACKAGES_FOR) images
 	@$(PYTHON) images/build.py --out build/images $(ARGS)
+
+.PHONY: release-dry-run
+release-dry-run: $(RELEASE)/.installed ## Build everything that a release contains into build/release, and push nothing (ARGS=--help)
+	@$(PACKAGES_FOR) images
+	@UV=$(UV) PYTHONPATH=$(CURDIR)/cluster $(RELEASE)/bin/python -m scripts.release $(ARGS)
+
+.PHONY: release-names
+release-names: $(RELEASE)/.installed ## Print the names under which a release is published
+	@PYTHONPATH=$(CURDIR)/cluster $(RELEASE)/bin/python -m scripts.release --names
 
 .PHONY: cluster
 cluster: ## Bring up a one-node Kubernetes on this machine (CONTROL_PLANE=1: without the node, and without root)
@@ -162,7 +173,8 @@ lock: $(UV) ## Write requirements/*.lock anew (UPGRADE=1 takes newer versions)
 	@$(UV) pip compile -q --universal --generate-hashes --no-emit-index-url $(if $(UPGRADE),--upgrade) --extra cli --extra cpu --extra dev -c requirements/run.lock pyproject.toml -o requirements/dev.lock
 	@$(UV) pip compile -q --universal --generate-hashes --no-emit-index-url $(if $(UPGRADE),--upgrade) -c requirements/dev.lock images/build.in -o images/build.lock
 	@$(UV) pip compile -q --universal --generate-hashes --no-emit-index-url $(if $(UPGRADE),--upgrade) --extra mooncake -c requirements/dev.lock pyproject.toml -o requirements/mooncake.lock
-	@for image in gateway operator; do $(UV) pip compile -q --universal --generate-hashes --no-emit-index-url $(if $(UPGRADE),--upgrade) --extra $$image -c requirements/run.lock pyproject.toml -o requirements/$$image.lock; done
+	@for extra in cli gateway operator; do $(UV) pip compile -q --universal --generate-hashes --no-emit-index-url $(if $(UPGRADE),--upgrade) --extra $$extra -c requirements/run.lock pyproject.toml -o requirements/$$extra.lock; done
+	@$(UV) pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url $(if $(UPGRADE),--upgrade) requirements/release.in -o requirements/release.lock
 	@$(UV) pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url $(if $(UPGRADE),--upgrade) benchmarks/gateway/peers.in -o benchmarks/gateway/peers.lock
 	@$(UV) pip compile -q --universal --no-deps --generate-hashes --no-emit-index-url $(if $(UPGRADE),--upgrade) -c requirements/dev.lock requirements/lmcache.in -o requirements/lmcache.lock
 
@@ -182,6 +194,12 @@ $(VENV)/bin/python: | $(UV)
 	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' || { echo "PDX needs Python 3.11 to 3.13; this is $$($(PYTHON) --version). Name one with PYTHON=python3.x." >&2; exit 1; }
 	@$(UV) venv -q --python $(PYTHON) $(VENV)
 
+$(RELEASE)/.installed: requirements/release.lock | $(UV)
+	@echo "Installing what builds a release into $(RELEASE)"
+	@$(UV) venv -q --clear --python $(PYTHON) $(RELEASE)
+	@VIRTUAL_ENV=$(CURDIR)/$(RELEASE) $(UV) pip install -q --require-hashes --no-deps -r requirements/release.lock
+	@touch $@
+
 $(VENV)/.installed: requirements/run.lock pyproject.toml packaging/vllm-metadata/pyproject.toml | $(VENV)/bin/python
 	@echo "Installing PDX and vLLM's CPU build into $(VENV) (6 GB; a minute or two on a fresh machine)"
 	@$(PIP) install --require-hashes --no-deps -r requirements/run.lock
@@ -195,4 +213,5 @@ $(VENV)/.installed-dev: requirements/dev.lock requirements/lmcache.lock requirem
 	@$(PIP) install -q --require-hashes --no-deps -r requirements/lmcache.lock
 	@$(PIP) install -q --require-hashes --no-deps -r requirements/mooncake.lock
 	@$(BIN)/python -m scripts.shared_caches bytecode
+	@$(BIN)/python -m tests.sdk_suite || true # their tests are skipped by name
 	@touch $@

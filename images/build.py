@@ -28,8 +28,6 @@ BASE: Final = "docker.io/library/python:3.11-slim-bookworm"
 """The base that the Dockerfiles name."""
 BUILD_BASE: Final = "docker.io/library/python:3.11-bookworm"
 """The same with a C compiler, for compiled modules; it is not part of the image."""
-REPOSITORY: Final = "pdx"
-"""Prefix of an image's name, as in the chart's values."""
 PACKAGES: Final[Mapping[str, tuple[str, ...]]] = {"operator": ("api", "operator"), "gateway": ("api", "proxy")}
 """Image -> folders of the checkout whose packages it contains."""
 BUILDERS: Final = ("docker", "podman", "buildah")
@@ -56,13 +54,15 @@ class Request:
     stand_in: bool = False
     """Whether the base is made of Debian packages, because no registry can be reached."""
     revision: str = "unknown"
+    registry: str = ""
+    """What precedes the image's repository, as in the chart's value `imageRegistry`."""
     pip_conf: Path | None = None
     """Configuration of pip during the build: a mirror of the package index, a certificate."""
 
     @property
     def reference(self) -> str:
         """Name of the image after loading."""
-        return f"{REPOSITORY}/{self.image}:{self.tag}"
+        return f"{self.registry}{'/' if self.registry else ''}pdx/{self.image}:{self.tag}"
 
     @property
     def dockerfile(self) -> str:
@@ -83,7 +83,7 @@ class Built:
 
 def inputs(root: Path, image: str) -> list[Path]:
     """Return the files that determine an image, relative to the checkout."""
-    single = ("pyproject.toml", "README.md", "LICENSE", ".dockerignore", "images/build.lock", "images/build.py")
+    single = ("pyproject.toml", "packaging/pypi.md", "LICENSE", ".dockerignore", "images/build.lock", "images/build.py")
     files = [Path(name) for name in (*single, f"images/{image}.Dockerfile", f"requirements/{image}.lock")]
     for folder in PACKAGES[image]:
         files += [path.relative_to(root) for path in (root / folder).rglob("*") if path.is_file()]
@@ -122,6 +122,12 @@ def project_version(root: Path) -> str:
     """Return the version in pyproject.toml, which is the images' tag."""
     version: str = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
     return version
+
+
+def published_registry(root: Path) -> str:
+    """Return where releases are published, from packaging/release.toml: what precedes `pdx/gateway`."""
+    place = tomllib.loads((root / "packaging" / "release.toml").read_text(encoding="utf-8"))
+    return f"{place['registry']}/{place['owner']}"
 
 
 def find_builder(required: str | None = None) -> str:
@@ -352,6 +358,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             build_base=args.build_base,
             stand_in=needs_stand_in(args.stand_in, builder, args.base, cache),
             revision=args.revision,
+            registry=published_registry(ROOT) if args.registry is None else args.registry,
             pip_conf=pip_conf(os.environ),
         )
         for image in args.image or sorted(PACKAGES):
@@ -373,6 +380,7 @@ def create_parser() -> argparse.ArgumentParser:
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder for the archives <image>.tar")
     parser.add_argument("--image", choices=sorted(PACKAGES), action="append", help="build only this image (repeatable)")
     parser.add_argument("--tag", help="tag of the images (default: the version in pyproject.toml)")
+    parser.add_argument("--registry", help="what precedes pdx/gateway (default: that of packaging/release.toml)")
     parser.add_argument("--revision", default="unknown", help="commit, for the label `revision`")
     parser.add_argument("--base", default=BASE, help="base image, preferably with its digest (%(default)s)")
     parser.add_argument("--build-base", default=BUILD_BASE, help="the same with a C compiler (%(default)s)")

@@ -16,7 +16,8 @@ RUN --mount=type=secret,id=pip,target=/etc/pip.conf \
 # The Kubernetes client loads its thousand models and APIs lazily, and PDX's dynamic client needs none of them.
 RUN /opt/pdx/bin/python -m compileall -q -j 0 --invalidation-mode unchecked-hash \
         -x '/kubernetes/(aio/)?client/(api|models)/[^_]' /opt/pdx/lib
-COPY pyproject.toml README.md LICENSE /checkout/
+COPY pyproject.toml LICENSE /checkout/
+COPY packaging/pypi.md /checkout/packaging/
 COPY api /checkout/api
 COPY operator /checkout/operator
 # The wheel holds the packages that were copied. Its `pdx` and `kubectl-pdx` are the command line, which is not among them.

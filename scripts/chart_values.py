@@ -1,5 +1,7 @@
-"""Write the chart's values as Markdown, from the comments in values.yaml and the types in its schema. Pure."""
+"""Writes what values.yaml says of the chart's values: as a page, and as descriptions in the schema. Pure."""
 
+import copy
+import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -36,6 +38,18 @@ def chart_values(values: str, schema: Mapping[str, Any]) -> str:
     return HEAD + "".join(tables)
 
 
+def described(values: str, schema: Mapping[str, Any]) -> str:
+    """The schema as JSON, with the comments of values.yaml as descriptions: editors and Artifact Hub show them."""
+    written = copy.deepcopy(dict(schema))
+    for value in documented_values(values):
+        node = _node(written, value.path)
+        kept = {key: each for key, each in node.items() if key not in ("type", "description")}
+        first = {"type": node["type"]} if "type" in node else {}
+        node.clear()
+        node.update({**first, "description": value.comment, **kept})
+    return json.dumps(written, indent=2, ensure_ascii=False) + "\n"
+
+
 def documented_values(text: str) -> Iterator[Value]:
     """Every value in values.yaml that has a comment."""
     path: list[str] = []
@@ -57,7 +71,7 @@ def _table(title: str, values: list[Value], schema: Mapping[str, Any]) -> str:
     return f"\n## {title}\n| value | type | default | meaning |\n|---|---|---|---|\n" + "".join(rows)
 
 
-def _node(schema: Mapping[str, Any], path: str) -> Mapping[str, Any]:
+def _node(schema: Mapping[str, Any], path: str) -> Any:
     node = schema
     for key in path.split("."):
         node = node["properties"][key]

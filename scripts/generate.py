@@ -5,7 +5,7 @@ import json
 import sys
 from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
-from typing import Final
+from typing import Any, Final
 
 import yaml
 
@@ -13,13 +13,16 @@ from pdx_api.names import GROUP, PLURAL
 from pdx_api.spec.schema import object_schema
 from scripts.alerts import rules_file
 from scripts.architecture import architecture, problems
-from scripts.chart_values import chart_values
+from scripts.chart_values import chart_values, described
 from scripts.command_line import command_line
 from scripts.contents import contents
 from scripts.crd import custom_resource_definition
 from scripts.dashboards import dashboards
+from scripts.doctor_svg import figure
 from scripts.failures import failures
 from scripts.reference import reference
+from scripts.release import names, notes
+from scripts.release.chart import metadata
 from scripts.settling import settling
 from scripts.site.pages import sources
 from scripts.style import style
@@ -31,6 +34,21 @@ CHART_CRDS: Final = Path("charts") / "pdx" / "files" / "crds"
 """The chart's templates read the CRDs from here, because Helm cannot read files outside a chart."""
 RULES: Final = Path("charts") / "pdx" / "files" / "alerts" / "pdx.rules.yaml"
 CHART_DASHBOARDS: Final = Path("charts") / "pdx" / "files" / "dashboards"
+
+CHART_METADATA: Final = Path("charts") / "pdx" / "Chart.yaml"
+CHART_SCHEMA: Final = Path("charts") / "pdx" / "values.schema.json"
+CHART_EXAMPLES: Final = ("qwen", "push", "aggregated")
+"""The examples that Artifact Hub shows for the CRD."""
+EXAMPLE: Final = Path("examples") / "tiny-cpu.yaml"
+CLI_EXAMPLE: Final = Path("cli") / "pdx_cli" / "local" / "example.yaml"
+"""What `pdx up` runs if no file is named: the wheel has no folder of examples."""
+PUBLISHED: Final = (
+    *("README.md", "docs/**/*.md", "charts/pdx/README.md", "charts/pdx/values.yaml", "packaging/pypi.md"),
+    *("pyproject.toml", "api/pdx_api/defaults.py"),
+)
+"""Files that state published names."""
+VERSIONED: Final = ("install.md", "releasing.md", "operator.md", "gpu-clusters.md", "tutorials/gpu-cluster.md")
+"""Pages below docs/ that state the version."""
 
 _HEAD: Final = "# Written by `make generate` from api/pdx_api.\n"
 
@@ -53,18 +71,46 @@ def generated(root: Path) -> Mapping[Path, str]:
         Path("docs") / "reference-chart.md": _chart_values(CHART),
         Path("docs") / "reference-cli.md": command_line(),
         **{CHART_DASHBOARDS / name: text for name, text in dashboards().items()},
+        CHART_SCHEMA: _described(CHART),
+        Path("docs") / "doctor.svg": figure(_read(root / "docs" / "tutorials" / "break-it.md") or ""),
+        CLI_EXAMPLE: _read(root / EXAMPLE) or "",
     }
+    files |= _named(root, files)
     if (root / CHART_CRDS).is_dir():
         files[CHART_CRDS / CRD.name] = crd
     pages = {source: _read(root / source) or "" for source in sources(root)}
-    pages |= {PurePosixPath(path): text for path, text in files.items() if path.suffix == ".md"}
+    texts = {PurePosixPath(path): text for path, text in files.items() if path.suffix == ".md"}
+    pages |= {page: text for page, text in texts.items() if page.parts[0] != "packaging"}
     index = Path("docs") / "index.md"
     return {**files, index: contents(pages.get(PurePosixPath(index), ""), pages)}
 
 
+def _named(root: Path, files: Mapping[Path, str]) -> Mapping[Path, str]:
+    """The chart's metadata, and every file that states a published name, with the names of the release."""
+    chart = _read(root / CHART_METADATA)
+    if chart is None:
+        return {}
+    new = names.read(root)
+    old = names.stated(chart, new.registry)
+    found = {path.relative_to(root) for pattern in PUBLISHED for path in root.glob(pattern)}
+    texts = {path: names.with_owner(files.get(path) or _read(root / path) or "", old, new) for path in sorted(found)}
+    texts |= {path: names.with_version(texts[path], old, new) for path in (Path("docs") / each for each in VERSIONED)}
+    changes = notes.changes(notes.section(_read(root / "CHANGELOG.md") or "", new.version))
+    examples = [_read(root / "examples" / f"{name}.yaml") or "" for name in CHART_EXAMPLES]
+    return {**texts, CHART_METADATA: metadata(new, changes, examples)}
+
+
 def _chart_values(chart: Path) -> str:
+    return chart_values(*_values_and_schema(chart))
+
+
+def _described(chart: Path) -> str:
+    return described(*_values_and_schema(chart))
+
+
+def _values_and_schema(chart: Path) -> tuple[str, Mapping[str, Any]]:
     schema = json.loads((chart / "values.schema.json").read_text(encoding="utf-8"))
-    return chart_values((chart / "values.yaml").read_text(encoding="utf-8"), schema)
+    return (chart / "values.yaml").read_text(encoding="utf-8"), schema
 
 
 def main() -> int:

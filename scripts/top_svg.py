@@ -41,10 +41,13 @@ rect { fill: var(--page); stroke: var(--rule); } text { font-family: monospace; 
 _COLOURS: Final = frozenset({"default", "red", "green", "brown", "blue", "magenta", "cyan", "black", "white"})
 
 
-def svg(rows: list[list[pyte.screens.Char]]) -> str:
+TITLE: Final = "pdx top on simulated engines, 80 columns and 24 lines"
+
+
+def svg(rows: list[list[pyte.screens.Char]], title: str = TITLE) -> str:
     """A picture of a terminal's rows that follows the reader's light or dark scheme."""
     width, height = _CHARACTER
-    size = (round(COLUMNS * width + 24), round(len(rows) * height + 20))
+    size = (round(len(rows[0]) * width + 24), round(len(rows) * height + 20))
     texts = []
     for number, row in enumerate(rows):
         column = 0
@@ -54,9 +57,8 @@ def svg(rows: list[list[pyte.screens.Char]]) -> str:
                 texts.append(_text(part, style, 12 + column * width, 24 + number * height))
             column += len(part)
     head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {size[0]} {size[1]}" role="img">'
-    title = "<title>pdx top on simulated engines, 80 columns and 24 lines</title>"
     frame = f'<rect x="0.5" y="0.5" width="{size[0] - 1}" height="{size[1] - 1}" rx="6"/>'
-    return "\n".join([head, title, f"<style>\n{_STYLE}\n</style>", frame, *texts, "</svg>", ""])
+    return "\n".join([head, f"<title>{title}</title>", f"<style>\n{_STYLE}\n</style>", frame, *texts, "</svg>", ""])
 
 
 def _text(part: str, style: tuple[str, bool], x: float, y: float) -> str:

@@ -2,8 +2,9 @@
 
 from typing import Final
 
-GATEWAY_REPOSITORY: Final = "pdx/gateway"
-"""Image of the gateway without its tag, which is PDX's version: what `make images` builds and the chart names."""
+GATEWAY_REPOSITORY: Final = "ghcr.io/your--org/pdx/gateway"
+"""Image of the gateway without its tag, which is PDX's version: what `make images` builds and the chart names. `make
+generate` writes the owner from packaging/release.toml."""
 
 CONNECT_SECONDS: Final = 3.0
 """To connect to an engine. Engines of one cluster answer in milliseconds."""

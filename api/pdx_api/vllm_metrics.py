@@ -18,8 +18,10 @@ MOST_BYTES: Final = 1e18
 """The same for bytes. An engine moves a terabyte of KV within hours."""
 _LEAST: Final = 1e-9
 """A smaller number is 0, so that a quotient of two numbers is finite."""
-_MOST_LINES: Final = 20_000
+_MOST_LINES: Final = 5_000
 """A page with more lines of these metrics has no report. An engine has about 50 of them for each rank."""
+_MOST_CHARACTERS: Final = 1024 * 1024
+"""The same for the characters of these lines: each is searched for every rank."""
 _LINE_CHARACTERS: Final = 16 * 1024
 _NUMBER_CHARACTERS: Final = 40
 """A longer line, or a longer number, is none. Python writes a number in at most 24 characters."""
@@ -189,6 +191,8 @@ def _find(pattern: re.Pattern[bytes], page: bytes) -> dict[str, list[str]]:
     lines: dict[str, list[str]] = {}
     matches = list(islice(pattern.finditer(b"\n" + page), _MOST_LINES + 1))
     if len(matches) > _MOST_LINES:
+        return lines
+    if sum(match.end() - match.start() for match in matches) > _MOST_CHARACTERS:
         return lines
     for match in matches:
         line = match[2][: _LINE_CHARACTERS + 1].decode(errors="replace")

@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks.gateway.gateways import COMMIT
 from benchmarks.gateway.report import HERE
 
 ROOT: Final = HERE.parents[1]
@@ -36,20 +35,10 @@ def texts(document: Mapping[str, Any]) -> Mapping[str, str]:
 
 
 def _readme(document: Mapping[str, Any], rows: Mapping[str, Row]) -> str:
-    lines = [
-        f"* **A gateway that is compared with its peers.** {_conditions(document, 'benchmarks/gateway/README.md')}",
-        "  The engines were simulated ones that answer at once; PDX had its default limits.",
-        *(f"  {_comparison(rows, connections)}" for connections in _CONNECTIONS),
-        f"  PDX's own commit {COMMIT} of 22 November had these results in the same run:",
-        "",
-        f"  | | PDX | best Rust router | PDX {COMMIT} |",
-        "  |---|---|---|---|",
-    ]
-    for connections in _CONNECTIONS:
-        rates, times = rows[f"rps-settled-{connections}"], rows[f"cpu-settled-{connections}"]
-        lines.append(f"  | requests/s, {connections} connections | {_cells(rates, '{:,.0f}')} |")
-        lines.append(f"  | CPU per request, ms, {connections} connections | {_cells(times, '{:.3f}')} |")
-    return "\n".join(lines)
+    cpu = document["machine"]["cpu"].replace("(R)", "")
+    compared = "; ".join(_comparison(rows, connections) for connections in _CONNECTIONS)
+    machine = f"[one core of a virtual machine](benchmarks/gateway/README.md) ({cpu})"
+    return f"* {document['date']}, {machine}, simulated engines:\n  {compared}."
 
 
 def _faq(document: Mapping[str, Any], rows: Mapping[str, Row]) -> str:
@@ -71,16 +60,10 @@ def _conditions(document: Mapping[str, Any], page: str) -> str:
 
 def _comparison(rows: Mapping[str, Row], connections: int) -> str:
     row = rows[f"rps-settled-{connections}"]
-    share = row["medians"]["pdx-defaults"] / row["medians"][row["reference"]] - 1
+    own = row["medians"]["pdx-defaults"]
+    share = own / row["medians"][row["reference"]] - 1
     more = "more" if share > 0 else "fewer"
-    return f"With {connections} connections, it served {abs(share):.0%} {more} requests/s than the best Rust router."
-
-
-def _cells(row: Row, form: str) -> str:
-    medians = row["medians"]
-    values = [medians["pdx-defaults"], medians[row["reference"]], medians[f"pdx-{COMMIT}"]]
-    texts = [form.format(value) for value in values]
-    return f"{texts[0]} | {texts[1]} ({row['reference']}) | {texts[2]}"
+    return f"{own:,.0f} requests/s with {connections} connections, {abs(share):.0%} {more} than the best Rust router"
 
 
 def stated(page: str) -> str:

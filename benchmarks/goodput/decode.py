@@ -16,7 +16,7 @@ from pdx_proxy.balancing.decode.balancer import DecodeBalancer
 from pdx_proxy.balancing.decode.placement import Place, Targets
 from pdx_proxy.balancing.load import Load
 from pdx_proxy.balancing.load_reports import LoadReports
-from pdx_proxy.balancing.prefill.backlog import PrefillLeg
+from pdx_proxy.balancing.prefill.backlog import Reservation
 from pdx_proxy.balancing.prefill.balancer import PrefillBalancer
 from pdx_proxy.endpoints.endpoint import Endpoint
 from pdx_proxy.endpoints.snapshot import Snapshot
@@ -58,7 +58,7 @@ class LeastItl(Stateless):
         self._slo = slo
         self._streams: dict[Work, _Stream] = {}
         self._blocks: tuple[int, Body] = (-1, _request(None))
-        self._legs: dict[int, PrefillLeg] = {}
+        self._legs: dict[int, Reservation] = {}
 
     def bind(self, load: Load, snapshot: Snapshot, engines: Sequence[Engine]) -> None:
         """See `Choosing`."""
@@ -88,15 +88,14 @@ class LeastItl(Stateless):
         return self._balancer.place(self._snapshot, self._read(request), waited, avoid)
 
     def sent_split(self, request: Request, endpoint: Endpoint) -> None:
-        """D gets the KV."""
-        self._balancer.sent_split(endpoint, self._read(request))
+        """D gets the KV. No engine refuses a request here."""
+        self._balancer.sent_split(endpoint, self._read(request)).answered(self._load.clock())
 
     def sent_whole(self, request: Request, endpoint: Endpoint, now: float) -> None:
         """D prefills."""
         if self._slo.places:
             leg = self._prefills.state.sent(self._prefills.state.engine(endpoint.name), prompt_blocks(request), now)
-            self._legs[request.index] = leg
-            self._balancer.sent_whole(endpoint, leg)
+            self._legs[request.index] = self._balancer.sent_whole(endpoint, leg)
 
     def answered(self, request: Request, endpoint: Endpoint, now: float) -> None:
         """D has its first token."""

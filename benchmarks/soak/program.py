@@ -6,7 +6,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -30,10 +30,12 @@ def free_port() -> int:
 class GatewayProcess:
     """Owner of one gateway and its log."""
 
-    def __init__(self, settings: Settings, log: Path) -> None:
+    def __init__(self, settings: Settings, log: Path, env: Mapping[str, str] | None = None) -> None:
+        """`env` has further variables of its environment, and of its workers'."""
         self.listen, self.admin = Address(_HOST, free_port()), Address(_HOST, free_port())
         self._settings = replace(settings, listen=self.listen, admin=self.admin)
         self._log = log
+        self._env = {**os.environ, **(env or {})}
         self._process: asyncio.subprocess.Process | None = None
 
     async def __aenter__(self) -> Self:
@@ -44,6 +46,7 @@ class GatewayProcess:
                 stdout=asyncio.subprocess.PIPE,
                 stderr=log,
                 cwd=ROOT,
+                env=self._env,
             )
         try:
             assert b"serving on" in await self._line(), self.log

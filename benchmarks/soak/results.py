@@ -4,6 +4,7 @@ import datetime
 import json
 import os
 import platform
+import statistics
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -184,6 +185,34 @@ _COLUMNS: Final[Mapping[str, Mapping[str, Callable[[Line], Any]]]] = {
         "p99 of the second": lambda line: f"{line['p99']:.2f} s",
         "machine": _of("machine"),
     },
+    "hostile-engines": {
+        "date": _of("date"),
+        "order": _of("order"),
+        "workers": _of("workers"),
+        "minutes": lambda line: f"{line['seconds'] / 60:.3g}",
+        "seed": _of("seed"),
+        "hostile answers": lambda line: f"{line['hostile']:,}",
+        "requests at healthy engines": lambda line: f"{sum(line['saw'].values()):,}",
+        "right, of all others": lambda line: (
+            f"{line['touched'].get('right', 0):,} of {sum(line['touched'].values()):,}"
+        ),
+        "MiB idle, most": lambda line: ", ".join(_mebibytes(line["memory"][x]) for x in ("idle", "most")),
+        "machine": _of("machine"),
+    },
+    "hostile-clients": {
+        "date": _of("date"),
+        "order": _of("order"),
+        "workers": _of("workers"),
+        "minutes": lambda line: f"{line['seconds'] / 60:.3g}",
+        "seed": _of("seed"),
+        "hostile connections": lambda line: f"{line['hostile']:,}",
+        "ordinary requests": lambda line: f"{sum(line['saw'].values()):,}",
+        "TTFT p99 next to hostile, honest peers": lambda line: ", ".join(
+            f"{line['late'][x] * 1000:.0f} ms" for x in ("hostile", "honest")
+        ),
+        "MiB idle, most": lambda line: ", ".join(_mebibytes(line["memory"][x]) for x in ("idle", "most")),
+        "machine": _of("machine"),
+    },
     "kills": {
         "date": _of("date"),
         "leaders killed": _of("kills"),
@@ -214,6 +243,16 @@ _COLUMNS: Final[Mapping[str, Mapping[str, Callable[[Line], Any]]]] = {
         "operator's memory at most: ordinary, hostile": lambda line: ", ".join(
             f"{mib:.0f} MiB" for mib in line["memory"].values()
         ),
+        "machine": _of("machine"),
+    },
+    "delays": {
+        "date": _of("date"),
+        "rounds": _of("rounds"),
+        "objects": _of("objects"),
+        "seconds until Ready, median: usual, with the tenant": lambda line: ", ".join(
+            f"{statistics.median(line[name]):.1f}" for name in ("usual", "beside")
+        ),
+        "times the usual": lambda line: f"{line['ratio']:.2f}",
         "machine": _of("machine"),
     },
     "upgrade": {

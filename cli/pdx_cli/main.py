@@ -82,6 +82,11 @@ def main(argv: Sequence[str] | None = None, prog: str = "pdx") -> int:
     except CommandError as error:
         _report(f"{prog}: {error}", *(f"    {line}" for line in error.details))
         return error.code
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.startswith("pdx_"):
+            raise
+        _report(f"{prog}: {error.name} is not installed; run `pip install 'pdx-serving[cli]'` (220 MB).")
+        return ExitCode.FAILED
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:

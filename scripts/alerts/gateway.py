@@ -14,7 +14,7 @@ def late(window: str) -> str:
     """Share of requests whose first token was late or missing: no engine was available, or the gateway failed."""
     good = rate(f'pdx_phase_seconds_bucket{{phase="first_token",le="{FIRST_TOKEN}"}}', window)
     answered = rate('pdx_phase_seconds_count{phase="first_token"}', window)
-    unanswered = rate('pdx_requests_total{outcome=~"shed|unavailable|internal"}', window)
+    unanswered = rate('pdx_requests_total{outcome=~"shed|unavailable|exhausted|internal"}', window)
     return f"1 - {good} / ({answered} + {unanswered} > 0)"
 
 

@@ -17,7 +17,8 @@ BOARD: Final = Board(
                 Panel(
                     "Requests without an answer",
                     "shed: overload. refused, refused_by_engine: an error of the client. unavailable, broken, idle, "
-                    "expired: engines failed. internal: the gateway failed. client_left: the client disconnected.",
+                    "expired: engines failed. exhausted: the gateway is out of ports, files "
+                    "or memory. internal: the gateway failed. client_left: the client disconnected.",
                     Unit.PER_SECOND,
                     (Query(rate("pdx_requests_total", _NOT_ANSWERED, by="outcome"), "{{outcome}}"),),
                     stacked=True,
@@ -29,6 +30,13 @@ BOARD: Final = Board(
                     "requests. bytes: large bodies fill the gateway's buffers.",
                     Unit.PER_SECOND,
                     (Query(rate("pdx_requests_shed_total", by="reason"), "{{reason}}"),),
+                ),
+                Panel(
+                    "Refused after engines died, by reason",
+                    "request: engines died while they served the same body. client: engines died of requests of its "
+                    "client, and those that it may use are not free.",
+                    Unit.PER_SECOND,
+                    (Query(rate("pdx_requests_quarantined_total", by="reason"), "{{reason}}"),),
                 ),
                 Panel(
                     "Requests that wait",

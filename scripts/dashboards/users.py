@@ -19,7 +19,7 @@ from scripts.dashboards.model import (
 from scripts.dashboards.model import ratio as share
 from scripts.dashboards.model import total as now
 
-_FAILED: Final = f'{OWN},outcome=~"unavailable|broken|idle|expired|internal"'
+_FAILED: Final = f'{OWN},outcome=~"unavailable|broken|idle|expired|exhausted|internal"'
 _REFUSED: Final = f'{OWN},outcome=~"shed|refused|refused_by_engine"'
 _ALL: Final = rate("pdx_requests_total")
 

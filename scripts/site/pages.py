@@ -35,7 +35,10 @@ NAVIGATION: Final = (
     Section(
         "How-to guides",
         sections=(
-            Section("Plan", ("should-i-split.md", "how-to/sizing.md", "how-to/connectors.md", "gpu-clusters.md")),
+            Section(
+                "Plan",
+                ("should-i-split.md", "how-to/sizing.md", "how-to/connectors.md", "recipes.md", "gpu-clusters.md"),
+            ),
             Section(
                 "Install and upgrade",
                 ("install.md", "how-to/upgrade.md", "how-to/air-gapped.md", "how-to/gitops.md"),
@@ -61,20 +64,20 @@ NAVIGATION: Final = (
             Section("Gateway", ("api.md", "gateway.md", "failures.md")),
             Section("Command line", ("reference-cli.md", "doctor.md")),
             Section("Connectors", ("connectors/README.md", "connectors/nixl.md", "connectors/[!w]*")),
-            Section("Releases", ("project/changelog.md", "project/security-policy.md")),
+            Section("Releases", ("versions.md", "project/changelog.md", "project/security-policy.md")),
         ),
     ),
     Section(
         "Explanation",
         (
             *("explanation/why-split.md", "explanation/request-flow.md", "explanation/pull-push-pool.md"),
-            *("explanation/*", "settling.md", "security.md"),
+            *("explanation/*", "settling.md", "security.md", "compare.md"),
         ),
     ),
     Section(
         "Contributing",
         (
-            *("project/contributing.md", "project/architecture.md", "style.md", "cluster.md"),
+            *("project/contributing.md", "project/architecture.md", "style.md", "cluster.md", "releasing.md"),
             "connectors/write-your-own.md",
         ),
         (Section("Benchmarks", ("project/benchmarks/*",)), Section("Dependencies", ("project/requirements/*",))),

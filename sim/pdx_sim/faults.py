@@ -68,6 +68,9 @@ class Fault:
     """For STATUS: the seconds of its Retry-After header; 0: it has none."""
     seconds: float = 3600.0
     """For REFUSE, BLOCK_TRANSFER, LONG_PREFILL and the HANG kinds."""
+    error: bytes = b""
+    """For ERROR_EVENT: an error of the client, which a stream sends without any work; other answers are then as usual.
+    Empty: the engine's own error."""
     events: int = 0
     """Events that are sent first, for the kinds that name them."""
     factor: float = 10.0

@@ -14,6 +14,7 @@ from pdx_operator.app.permissions import ACCESS
 from scripts.alerts import ALERTS
 from scripts.chart_values import documented_values
 from scripts.dashboards import dashboards
+from scripts.release.names import read
 from tests.charts.chart import (
     CHART,
     GOLDEN,
@@ -155,7 +156,7 @@ def test_the_operator_accepts_its_flags(chart: Chart) -> None:
     deployment = _one(chart.objects("--values", str(NAMESPACED)), "Deployment")
     settings = parse_arguments(deployment["spec"]["template"]["spec"]["containers"][0]["args"])
 
-    assert settings.gateway_image == "pdx/gateway:0.1.0"
+    assert settings.gateway_image == read(ROOT).image("gateway")
     assert settings.namespaces == ("team-a", "team-b")
     assert settings.health_port == 8081
 
@@ -214,10 +215,8 @@ def test_the_crd_is_the_checkouts_kept_on_uninstall(chart: Chart) -> None:
 
 def test_the_default_image_tags_are_the_projects_version(chart: Chart) -> None:
     meta = yaml.safe_load((CHART / "Chart.yaml").read_text())
-    version = re.search(r'^version = "(.*)"$', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
 
-    assert version is not None
-    assert meta["appVersion"] == version[1]
+    assert (meta["version"], meta["appVersion"]) == (read(ROOT).version, read(ROOT).version)
 
 
 def test_names_fit_whatever_the_release_is_called(chart: Chart) -> None:

@@ -7,7 +7,8 @@ import pytest
 
 from pdx_cluster.app.cluster import Cluster
 from pdx_cluster.errors import ClusterError
-from tests.charts.chart import CHART, CRD, NAMESPACE, OLDER, SETS, Chart, install
+from scripts.release.names import read
+from tests.charts.chart import CHART, CRD, NAMESPACE, OLDER, ROOT, SETS, Chart, install
 
 TINY = """
 apiVersion: pdx.dev/v1alpha1
@@ -100,7 +101,7 @@ def test_an_upgrade_from_an_older_chart_brings_its_crd_up_to_date_and_keeps_ever
     rules = json.loads(cluster.kubectl("get", "clusterrole/pdx-operator", "--output=json"))["rules"]
     assert not any("*" in rule["verbs"] for rule in rules)
     pod = json.loads(cluster.kubectl("get", "deployment/pdx-operator", "--namespace", NAMESPACE, "--output=json"))
-    assert pod["spec"]["template"]["spec"]["containers"][0]["image"] == "pdx/operator:0.1.0"
+    assert pod["spec"]["template"]["spec"]["containers"][0]["image"] == read(ROOT).image("operator")
     assert pod["spec"]["strategy"] == {"type": "Recreate"}
 
 

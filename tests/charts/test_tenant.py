@@ -124,7 +124,7 @@ def _attack(
     seconds: float,
 ) -> dict[str, Any]:
     """Everything at once, until the operator has seen it all. Returns what the API server has taken and refused."""
-    tenant = _tenant(cluster, admin, namespace)
+    tenant = tenant_of(cluster, admin, namespace)
     other, uid = victim
     outside = _active(admin) - {namespace}
     before = at_rest(lambda: _outside(admin, outside))
@@ -154,7 +154,7 @@ def _attack(
     return {"answers": answers, "polls": gateway.polls}
 
 
-def _tenant(cluster: Cluster, admin: Api, namespace: str) -> Api:
+def tenant_of(cluster: Cluster, admin: Api, namespace: str) -> Api:
     """A ServiceAccount with `edit`. The cluster's roles contain the chart's a moment after its installation."""
     cluster.kubectl("create", "serviceaccount", "tenant", f"--namespace={namespace}")
     account = f"--serviceaccount={namespace}:tenant"

@@ -32,7 +32,7 @@ SIZES = {"q_proj": (256, 256), "v_proj": (256, 128)}
 """Inputs and outputs of the tiny model's projections."""
 
 
-def _write_adapter(directory: Path) -> Path:
+def write_adapter(directory: Path) -> Path:
     """An adapter in PEFT's form, with random weights that are large enough to change greedy text."""
     directory.mkdir()
     generator = np.random.default_rng(7)
@@ -53,7 +53,7 @@ def _write_adapter(directory: Path) -> Path:
 def pair(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
     logs = tmp_path_factory.mktemp("lora")
     spec = tiny_spec(tiny_model, order="PrefillFirst")
-    adapter = Adapter(name=ADAPTER, path=str(_write_adapter(logs / "adapter")))
+    adapter = Adapter(name=ADAPTER, path=str(write_adapter(logs / "adapter")))
     spec = spec.model_copy(update={"model": spec.model.model_copy(update={"adapters": [adapter]})})
     with running_engines(spec, logs) as engines:
         yield engines

@@ -12,9 +12,10 @@ import pytest
 from pdx_api.connectors.families import Pull
 from pdx_api.connectors.nixl import Nixl
 from pdx_api.names import Order
+from tests import sdk_suite
 from tests.engines.conftest import Pair, running_pair
 from tests.engines.support import campaign
-from tests.engines.support.agents import Agents
+from tests.engines.support.agents import Agents, check_anthropics_own_tests
 from tests.engines.support.api_table import ApiTable
 from tests.engines.support.harness import Gateway, complete, eventually, make_prompt
 from tests.engines.support.openai_client import OpenAIClient
@@ -126,6 +127,10 @@ async def _prefill(session: aiohttp.ClientSession, pair: Pair, prompt: str) -> o
 
 class TestOpenAIClient(OpenAIClient):
     """Every case of `openai_client` in this wiring."""
+
+
+async def test_what_anthropics_own_tests_find_at_an_engine(front: Gateway, pair: Pair, tmp_path: Path) -> None:
+    await check_anthropics_own_tests(front, pair, tmp_path, sdk_suite.EACH_ONCE)
 
 
 class TestAgents(Agents):

@@ -7,12 +7,25 @@ from pathlib import Path
 import pytest
 
 from images import build
-from images.build import BuildError, Request, Store, build_arguments, inputs, key, main, needs_stand_in, pip_conf
+from images.build import (
+    ROOT,
+    BuildError,
+    Request,
+    Store,
+    build_arguments,
+    inputs,
+    key,
+    main,
+    needs_stand_in,
+    pip_conf,
+    published_registry,
+)
+from pdx_api.defaults import GATEWAY_REPOSITORY
 
 REQUEST = Request("operator", "1.2.3", "buildah")
 FILES = {
     "pyproject.toml": '[project]\nversion = "1.2.3"\n',
-    "README.md": "",
+    "packaging/pypi.md": "",
     "LICENSE": "",
     ".dockerignore": "",
     "images/build.lock": "",
@@ -45,6 +58,11 @@ def test_build_arguments() -> None:
         *("--label", "org.opencontainers.image.version=1.2.3", "--label", "org.opencontainers.image.revision=abc"),
         *("--secret", "id=pip,src=/etc/pip.conf", "."),
     ]
+
+
+def test_a_registry_precedes_the_name() -> None:
+    assert Request("gateway", "1.2.3", "docker", registry="r.example/o").reference == "r.example/o/pdx/gateway:1.2.3"
+    assert f"{published_registry(ROOT)}/" == GATEWAY_REPOSITORY.removesuffix("pdx/gateway")
 
 
 def test_inputs_match_dockerignore(root: Path) -> None:

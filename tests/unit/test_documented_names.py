@@ -36,6 +36,8 @@ EXTERNAL_FLAGS = {
     **dict.fromkeys(("--docker-server", "--docker-username", "--docker-password"), "kubectl"),
     **dict.fromkeys(("--delete-emptydir-data", "--ignore-daemonsets"), "kubectl"),
     **dict.fromkeys(("--cacert", "--connect-to"), "curl"),
+    **dict.fromkeys(("--certificate-identity-regexp", "--certificate-oidc-issuer", "--repo"), "cosign, gh"),
+    **dict.fromkeys(("--ignore-missing",), "sha256sum"),
     **dict.fromkeys(("--entrypoint", "--exclude", "--max-graceful-termination-sec"), "docker, hf, cluster-autoscaler"),
     **dict.fromkeys(("--enable-prompt-embeds", "--scheduling-policy", "--enable-expert-parallel"), "vllm"),
     **dict.fromkeys(("--load-format", "--pipeline-parallel-size", "--safetensors-load-strategy"), "vllm"),

@@ -6,16 +6,51 @@ its family with the parameters that its vLLM class reads.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from enum import StrEnum
-from typing import Any
+from enum import Enum, StrEnum, auto
+from typing import Any, Final
 
 KVParams = Mapping[str, Any]
 """The content of a leg's `kv_transfer_params`."""
 
 
+MOST_CHARACTERS: Final = 512
+"""The longest text that P names itself or a request by."""
+MOST_PORT: Final = 65_535
+MOST_DEVICES: Final = 65_536
+"""The most ranks of one kind that P may have."""
+
+
+class Kind(Enum):
+    """The values that a member of P's parameters may have. Every other value can end D's EngineCore."""
+
+    TRUE = auto()
+    FALSE = auto()
+    TEXT = auto()
+    """Printable, from 1 to `MOST_CHARACTERS` characters."""
+    PORT = auto()
+    DEVICES = auto()
+    """A whole number from 1 to `MOST_DEVICES`."""
+    COUNT = auto()
+    """A whole number from 0."""
+    NUMBER = auto()
+    """A finite number."""
+    BLOCKS = auto()
+    """The IDs of blocks by group of the KV cache. Groups may be empty, but not all of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A member of P's parameters that D reads."""
+
+    name: str
+    kind: Kind
+    required: bool = True
+    """If not, it may be missing or null."""
+
+
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """The address of one start of a prefill engine, for a decode engine.
+    """The address of one start of a prefill engine, for a decode engine. Raises ValueError for an impossible one.
 
     Each data-parallel rank has its own. An engine that restarts has another.
     """
@@ -25,6 +60,18 @@ class Identity:
     port: int
     tensor_parallel: int = 1
     pipeline_parallel: int = 1
+
+    def __post_init__(self) -> None:
+        for text in (self.engine_id, self.host):
+            if not (isinstance(text, str) and 0 < len(text) <= MOST_CHARACTERS and text.isprintable()):
+                raise ValueError(f"{str(text)[:40]!r} is no ID and no host of an engine")
+        for number, most in (
+            (self.port, MOST_PORT),
+            (self.tensor_parallel, MOST_DEVICES),
+            (self.pipeline_parallel, MOST_DEVICES),
+        ):
+            if not 0 < number <= most:
+                raise ValueError(f"a number is not from 1 to {most}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +86,8 @@ class Pull:
     """Seconds that P pins a finished prefill that no D reads; None: as long as `lease_config` sets."""
     host_param: str = "remote_host"
     """Parameter of P's answer that names the host from which D reads. vLLM's connectors share this name."""
+    answered: tuple[Member, ...] = ()
+    """The members of P's answer that D reads. Members that are not named here go to D unchecked."""
 
 
 @dataclass(frozen=True, slots=True)

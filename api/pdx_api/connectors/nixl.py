@@ -17,7 +17,17 @@ from pdx_api.connectors.checks import (
     number,
     without_flag,
 )
-from pdx_api.connectors.families import Family, Identity, InPrefillAnswer, KVParams, Pull, Push, Settles
+from pdx_api.connectors.families import (
+    Family,
+    Identity,
+    InPrefillAnswer,
+    Kind,
+    KVParams,
+    Member,
+    Pull,
+    Push,
+    Settles,
+)
 from pdx_api.defaults import LEASE_MARGIN_SECONDS
 from pdx_api.names import Order, Role
 from pdx_api.rule import Rule
@@ -38,6 +48,22 @@ _PREFILL_PARAMS: Final[KVParams] = {
     "remote_host": None,
     "remote_port": None,
 }
+_ANSWERED: Final = (
+    Member("do_remote_prefill", Kind.TRUE),
+    Member("do_remote_decode", Kind.FALSE),
+    Member("remote_block_ids", Kind.BLOCKS),
+    Member("remote_engine_id", Kind.TEXT),
+    Member("remote_request_id", Kind.TEXT),
+    Member("remote_host", Kind.TEXT),
+    Member("remote_port", Kind.PORT),
+    Member("tp_size", Kind.DEVICES, required=False),
+    Member("dcp_size", Kind.DEVICES, required=False),
+    Member("pp_size", Kind.DEVICES, required=False),
+    Member("remote_block_size", Kind.DEVICES, required=False),
+    Member("remote_num_tokens", Kind.COUNT, required=False),
+    Member("remote_blocks_expiry_time", Kind.NUMBER, required=False),
+)
+"""What `request_finished` of P returns and `add_new_req_to_recv` of D reads (vLLM 0.32 nixl/metadata.py)."""
 
 
 def _decode_params(transfer_id: str, prefill: Identity) -> KVParams:
@@ -132,7 +158,7 @@ class Nixl(Connector):
     def family(self, order: Order) -> Family:
         """Pull if P is first, otherwise push, with the request ID as transfer ID."""
         if order is Order.PREFILL_FIRST:
-            return Pull(prefill_params=_PREFILL_PARAMS)
+            return Pull(prefill_params=_PREFILL_PARAMS, answered=_ANSWERED)
         return Push(
             prefill_params=lambda _transfer_id: _PREFILL_PARAMS,
             decode_params=_decode_params,

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from pdx_api.names import ENGINE_PORT, Mode, Role
+from pdx_api.names import ENGINE_KEY_FLAG, ENGINE_PORT, Mode, Role
 from pdx_api.verification import Cause
 from pdx_cli.checks.engines import connector_off, lacks_connector
 from pdx_cli.checks.findings import Finding, Severity, log_of, shortened, wrong
@@ -77,6 +77,8 @@ def _unused(observation: Observation, endpoint: Body, name: str, reason: str) ->
     sentence = f"The gateway does not use the {role} engine {name}: {why}"
     if re.search(r"\b401\b|Unauthorized", reason):
         remedy = "Gateway and engine have different API keys: restart the one that has read the older Secret."
+        if "the gateway has none" in reason:
+            remedy = f"Set spec.engine.apiKeySecretRef, or give the gateway the key with {ENGINE_KEY_FLAG}."
         return wrong("EngineKeyRefused", sentence, remedy)
     if re.search(r"connect|refused|unreachable|timed out", reason, re.IGNORECASE):
         blocked = f"no NetworkPolicy or service mesh blocks the gateway from its port {ENGINE_PORT}"

@@ -17,6 +17,7 @@ from typing import Any, Final, NoReturn
 
 from pdx_cli import interrupts, usage
 from pdx_cli.errors import CommandError, InputError
+from pdx_cli.local.requirements import ENGINE_EXTRA
 
 EPILOG: Final = """\
 examples:
@@ -75,7 +76,7 @@ def _import_libraries(existing: Path) -> None:
         for name in ("tokenizers", "torch", "transformers"):
             importlib.import_module(name)
     except ImportError as error:
-        raise CommandError(f"{error.name} is not installed; run `make install`.") from error
+        raise CommandError(f"{error.name}, which vLLM needs too, is not installed. {ENGINE_EXTRA}") from error
 
 
 def _write(incomplete: Path, target: Path) -> None:

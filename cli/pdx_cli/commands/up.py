@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 from collections.abc import Coroutine, Iterator
+from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from pdx_api.names import GATEWAY_PORT
@@ -22,6 +23,8 @@ from pdx_cli.runs.run_record import RunDirectory, default_root
 
 Result = TypeVar("Result")
 
+EXAMPLE: Final = Path(__file__).parents[1] / "local" / "example.yaml"
+"""examples/tiny-cpu.yaml: an installation from a wheel has no folder of examples."""
 START_SECONDS: Final = 600.0
 MAX_START_SECONDS: Final = 24 * 3600.0
 
@@ -32,6 +35,7 @@ examples:
   pdx up examples/tiny-cpu.yaml --set spec.kvTransfer.order=DecodeFirst
   pdx up examples/tiny-cpu.yaml --set spec.mode=Aggregated      one pool, for comparison
   pdx up examples/tiny-cpu.yaml --engine sim                    no vLLM, no model
+  pdx up --engine sim --once                                    the same example, without a clone of PDX
   cat examples/tiny-cpu.yaml | pdx up - --engine sim
 
 Ctrl-C stops every process; a second Ctrl-C kills those that still run. The exit code is 0 if --once proved that KV
@@ -40,7 +44,7 @@ moves, and after Ctrl-C while serving. It is 2 if the port or the run directory 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `pdx up`."""
-    document.add_arguments(parser)
+    document.add_arguments(parser, EXAMPLE)
     parser.add_argument("--once", action="store_true", help="print the proof and stop")
     parser.add_argument(
         "--port",
@@ -81,6 +85,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Check everything that can be checked before the start, then run until the end."""
+    if args.file == EXAMPLE:
+        print(f"No FILE is named, so this runs PDX's example: {EXAMPLE}", file=sys.stderr, flush=True)
     deployment = document.load(args.file, args.assignments, args.name)
     kind = EngineKind(args.engine)
     check_count(deployment.spec, args.max_engines)

@@ -20,6 +20,7 @@ LOST: Final = {
     "idle": "got no more events during the answer",
     "expired": "exceeded the total time",
     "unavailable": "found no engine",
+    "exhausted": "found the gateway at its own limits",
     "internal": "failed in the gateway",
 }
 """Outcome (`pdx_proxy.telemetry.counters`) without a whole answer -> what happened to the requests."""

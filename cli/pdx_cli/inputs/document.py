@@ -43,13 +43,16 @@ _EXAMPLES: Final[dict[tuple[int | str, ...], str]] = {
 _FLAG_RULES: Final = (FLAG_IS_FREE, FLAG_IS_POSSIBLE, FLAG_IS_NO_RANK)
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of every command that reads a PDDeployment."""
+def add_arguments(parser: argparse.ArgumentParser, example: Path | None = None) -> None:
+    """Add the arguments of every command that reads a PDDeployment. With an example, FILE may be left out."""
     parser.add_argument(
         "file",
         metavar="FILE",
         type=_file_of(parser.prog),
-        help="YAML file with a PDDeployment; other objects are skipped; -: stdin",
+        nargs=None if example is None else "?",
+        default=example,
+        help="YAML file with a PDDeployment; other objects are skipped; -: stdin"
+        f"{'' if example is None else '; left out: an example with one engine of each kind'}",
     )
     parser.add_argument(
         "--name", metavar="NAME", help="the PDDeployment of this name, or NAMESPACE/NAME, if FILE has several"

@@ -13,6 +13,11 @@ from pdx_api.spec.types import Spec
 from pdx_cli.errors import CommandError, InputError
 from pdx_cli.local.layout import environment
 
+ENGINE_EXTRA: Final = (
+    "Its CPU build is the extra `cpu` of pdx-serving (6.6 GB more): run `make install` in a clone of PDX, because pip "
+    "cannot resolve the pins of vLLM's packages."
+)
+"""What provides vLLM, torch and transformers."""
 LEAST_LIMIT: Final = 16
 """Engines that any machine may start: simulated ones are small."""
 
@@ -53,7 +58,7 @@ def check_vllm(spec: Spec) -> None:
     Raises InputError for a path that the user has to correct, and CommandError for a program to install.
     """
     if shutil.which("vllm", path=environment(os.environ, {})["PATH"]) is None:
-        raise CommandError("vLLM is not installed; run `make install`, or use simulated engines with --engine sim.")
+        raise CommandError(f"vLLM is not installed. {ENGINE_EXTRA} Or use simulated engines: --engine sim.")
     _check_code(spec)
     _check_programs(spec)
     if (path := _model_path(spec.model)) is not None and not (Path(path) / "config.json").is_file():

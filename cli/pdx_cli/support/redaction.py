@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from pdx_api.names import ANNOTATION_TEMPLATE
+from pdx_api.secret_shapes import REMOVED, password_flags
 from pdx_cli.support import text_redaction
 from pdx_cli.support.secret_names import TEXT_NAMES, is_harmless_variable, is_secret
-from pdx_cli.support.text_redaction import REMOVED
 
 __all__ = ["LEVELS", "REMOVED", "arguments", "is_secret", "redacted", "text"]
 
@@ -131,13 +131,15 @@ def _document(value: str, level: int) -> str:
 def arguments(args: Sequence[str]) -> list[str]:
     """Return a command line without the values of secret flags."""
     shown: list[str] = []
+    short = password_flags(args)
     secret = values = False
     for arg in args:
         flag, equals, value = arg.partition("=")
         is_flag = _FLAG.fullmatch(flag) is not None and (not secret or values or arg.startswith("--"))
         if is_flag:
-            secret, values = is_secret(flag) and not equals, False
-            shown.append(f"{flag}={REMOVED}" if equals and value and is_secret(flag) else _argument(arg))
+            hides = is_secret(flag) or flag in short
+            secret, values = hides and not equals, False
+            shown.append(f"{flag}={REMOVED}" if equals and value and hides else _argument(arg))
         elif secret:
             values = True
             shown.append(REMOVED)

@@ -25,7 +25,21 @@ _WORDS: Final = frozenset(
 _REFERENCES: Final = frozenset(
     {
         *("ref", "refs", "name", "names", "namespace", "exists", "kind", "path", "file", "dir", "mount", "volume"),
-        *("count", "counts", "error", "errors", "type", "types", "version", "enabled", "class", "mode", "missing"),
+        *(
+            "py",
+            "go",
+            "count",
+            "counts",
+            "error",
+            "errors",
+            "type",
+            "types",
+            "version",
+            "enabled",
+            "class",
+            "mode",
+            "missing",
+        ),
     }
 )
 """Last words of names that only refer to a secret, or say something about it."""

@@ -7,9 +7,8 @@ word or the rest of the line.
 import re
 from typing import Final
 
+from pdx_api.secret_shapes import REMOVED, without_shapes
 from pdx_cli.support.secret_names import TEXT_NAMES, is_harmless_variable, is_secret
-
-REMOVED: Final = "[removed]"
 
 _PEM: Final = re.compile(r"-----BEGIN [A-Z0-9 ]+-----.*?(?:-----END [A-Z0-9 ]+-----|\Z)", re.DOTALL)
 _TEXT_OF_USERS: Final = re.compile(
@@ -17,35 +16,25 @@ _TEXT_OF_USERS: Final = re.compile(
     r"|(?<=[\"'])(?:text|input|content|user|query)(?=\\*[\"']))\\*[\"']?\s*[:=].*",
     re.IGNORECASE,
 )
-_SHAPES: Final = (
-    re.compile(r"\b(?i:bearer)\s+[\w.~+/=-]+|\b(?i:basic)\s+(?=[\w+/]*[\d=+/A-Z])[\w+/=]{8,}"),
-    re.compile(r"(?<![\w-])(?:sk|pk|rk|glpat|nvapi|xox[abprs])-[\w-]{12,}|\b(?:gh[opsur]|github_pat|dckr_pat)_\w{12,}"),
-    re.compile(r"\bhf_[A-Za-z0-9]{12,}|\bhf_oauth_[\w.-]{12,}|\bnpm_[A-Za-z0-9]{30,}|\bya29\.[\w-]{12,}"),
-    re.compile(r"\b(?:AKIA|ASIA)[A-Z0-9]{12,}|\bAIza[\w-]{12,}"),
-    re.compile(r"\beyJ[\w-]+\.[\w-]+\.[\w-]*"),  # JSON Web Tokens
-    re.compile(
-        r"(?<=://)[^\s/\"'<>@]{0,999}@|(?<=://)[^\s/\"'<>@:]{0,99}:[^\s\"'<>]{0,999}@"
-    ),  # user and password in a URL
-    re.compile(r"(?<=hooks\.slack\.com/services/)\S+"),
-    re.compile(r"(?i)(?<=[?&])(?:sig|signature|x-(?:amz|goog)-(?:signature|credential|security-token))=[^\s&\"']+"),
-    re.compile(r"\blogin\s+\S+\s+password\s+\S+|(?<=\s-u )[^\s:]+:\S+|(?<=\s--user )[^\s:]+:\S+"),
-    re.compile(r"\bsha256:[0-9a-f]{64}\b(?=\s+\S)"),  # lines of a file with API keys
-)
 _NAME: Final = r"(?<!\w)[A-Za-z_]\w*+(?:[.-]\w+){0,12}+"
 _MARK: Final = r"(?:=>|:=|[:=]|%3(?:[aA]|[dD])|>(?=[^<>]*</\w))"
 """What stands between a name and its value."""
 _NAMED: Final = re.compile(rf"(?P<name>{_NAME})(?:\\*[\"'])?\s*{_MARK}(?P<space>\s*)")
-_FLAG: Final = re.compile(rf"(?<![\w-])--?(?P<name>{_NAME})(?P<end>(?:\\*[\"'])?,?\s+)")
+_FLAG: Final = re.compile(rf"(?<![\w-])--?(?P<name>{_NAME})(?:(?:\\*[\"'])?,?\s+|\\*[\"'],(?=\\*[\"']))")
+_PAIR: Final = re.compile(rf"\\*[\"'](?P<name>{_NAME})\\*[\"']\s*,\s*b?(?=\\*[\"'])")
+"""The name of a header before its quoted value."""
+_EXPORTED: Final = re.compile(r"(?:\bexport|\bENV|(?<!\S)--env|(?<!\S)-e)[ =]+\\*[\"']?(?P<name>[A-Za-z_]\w*)=(?=\S)")
+"""A variable that is set."""
 _LOUD: Final = re.compile(r"\b(?P<name>[A-Z][A-Z0-9]*(?:_[A-Z0-9]+){1,12}+)\s+(?=[\"'])")
 """A variable before a quoted value."""
 _COLOURS: Final = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
-_QUOTED: Final = re.compile(r"(\\*[\"']).*?(?:\1|$)")
+_CONTINUED: Final = re.compile(r"\\\n\s*")
+_QUOTED: Final = re.compile(r"(\"\"\"|'''|\\*[\"']).*?(?:\1|$)")
 _WORD: Final = re.compile(r"\S+")
 _PLAIN: Final = re.compile(
-    r"(?:true|false|none|null|~|\[\]|\{\}|\"\"|'')(?=[\s,;)\]}\"']|$)|\[removed\]", re.IGNORECASE
+    r"(?:true|false|none|null|~|\[\]|\{\}|\"\"(?!\")|''(?!')|\[removed\])(?=[\s,;)\]}\"'<\\]|$)", re.IGNORECASE
 )
 """Values that are no secret whatever their name is."""
-_HARMLESS_VALUE: Final = re.compile(r"(?:[\d.]+|true|false|null|none|\$\([\w.]+\))?", re.IGNORECASE)
 _HEADERS: Final = re.compile(r"authorization|cookie", re.IGNORECASE)
 _BLOCK: Final = re.compile(r"[|>][-+\d]*\s*$")
 _VARIABLE: Final = re.compile(r"\bname\\*[\"']?\s*[:=]\s*\\*[\"']?(?P<name>[\w.-]+)", re.IGNORECASE)
@@ -58,7 +47,8 @@ def text(page: str) -> str:
     lines: list[str] = []
     block: int | None = None
     variable = ""
-    for line in _PEM.sub(REMOVED, _COLOURS.sub("", page)).split("\n"):
+    # A command may go on in the next line.
+    for line in _CONTINUED.sub(r"\\ ", _PEM.sub(REMOVED, _COLOURS.sub("", page))).split("\n"):
         indent = len(line) - len(line.lstrip())
         if block is not None and line.strip() and _belongs(line, indent, block):
             lines.append(" " * indent + REMOVED)
@@ -94,13 +84,17 @@ def _without_secrets(line: str) -> str:
     prompt = _TEXT_OF_USERS.search(line)
     if prompt is not None:
         line = f"{line[: prompt.end(1)]}: {REMOVED}"
-    for shape in _SHAPES:
-        line = shape.sub(REMOVED, line)
     spans = [(found.end(), _end(line, found)) for found in _NAMED.finditer(line) if is_secret(found["name"])]
     for pattern in (_FLAG, _LOUD):
         flags = (found for found in pattern.finditer(line) if is_secret(found["name"]))
         spans += [(found.end(), _end_of_values(line, found.end())) for found in flags]
-    return _cut(line, [(start, end) for start, end in spans if not _PLAIN.fullmatch(line[start:end])])
+    spans += [
+        (found.end(), _end_of_value(line, found.end())) for found in _PAIR.finditer(line) if is_secret(found["name"])
+    ]
+    exported = (found for found in _EXPORTED.finditer(line) if not is_harmless_variable(found["name"]))
+    spans += [(found.end(), _end_of_value(line, found.end())) for found in exported]
+    line = _cut(line, [(start, end) for start, end in spans if not _PLAIN.fullmatch(line[start:end])])
+    return without_shapes(line)
 
 
 def _cut(line: str, spans: list[tuple[int, int]]) -> str:

@@ -58,6 +58,8 @@ HELM: Final = Program("helm", "helm", "helm.sh/helm/v4/cmd/helm", ("version", "-
 KWOK: Final = Program("kwok", "kwok", "sigs.k8s.io/kwok/cmd/kwok", ("--version",), "0.8.")
 COREDNS: Final = Program("coredns", "coredns", ".", ("-version",), "1.15.")
 COLLECTOR: Final = Program("otelcol", "otelcol", ".", ("--version",), "0.160.")
+_ACTIONLINT: Final = "github.com/rhysd/actionlint/cmd/actionlint"
+ACTIONLINT: Final = Program("actionlint", "actionlint", _ACTIONLINT, ("--version",), "1.7.")
 PAUSE: Final = Program("pdx-pause", "pause", ".", ("--version",), "none")
 
 CONTROL_PLANE: Final = (ETCD, APISERVER, CONTROLLER_MANAGER, KUBECTL, SCHEDULER)

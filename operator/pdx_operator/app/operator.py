@@ -17,6 +17,7 @@ from pdx_operator.app.object_watch import ObjectWatch
 from pdx_operator.app.settings import Settings
 from pdx_operator.controller.claims import Claims
 from pdx_operator.controller.crd_check import CRDCheck
+from pdx_operator.controller.fair_slots import FairSlots
 from pdx_operator.controller.gateway_upgrades import GatewayUpgrades
 from pdx_operator.controller.manager import Manager
 from pdx_operator.controller.reconciler import Context, Reconciler
@@ -99,8 +100,8 @@ class Operator:
             ),
             crd_check=self._crd_check,
             intervals=settings.intervals,
-            reconciles=asyncio.Semaphore(settings.max_concurrent_reconciles),
-            large_reconciles=asyncio.Semaphore(1),
+            reconciles=FairSlots(settings.max_concurrent_reconciles),
+            large_reconciles=FairSlots(1),
             pod_lists=asyncio.Semaphore(_POD_LISTS),
             ready=self._ready,
             now=lambda: datetime.now(UTC),

@@ -13,6 +13,7 @@ from pdx_api.spec.types import PDDeployment
 from pdx_operator.controller.applier import Applier, ApplyResult
 from pdx_operator.controller.claims import Claims
 from pdx_operator.controller.crd_check import CRDCheck
+from pdx_operator.controller.fair_slots import FairSlots
 from pdx_operator.controller.gateway_upgrades import RETRY_SECONDS, GatewayUpgrades
 from pdx_operator.controller.intervals import Intervals
 from pdx_operator.controller.pod_inspector import PodInspector
@@ -51,9 +52,9 @@ class Context:
     gateway_upgrades: GatewayUpgrades
     crd_check: CRDCheck
     intervals: Intervals
-    reconciles: asyncio.Semaphore
+    reconciles: FairSlots
     """Bounds concurrent reconciles."""
-    large_reconciles: asyncio.Semaphore
+    large_reconciles: FairSlots
     """Bounds those of objects that are too large to be kept: each answer of the API server contains the object."""
     pod_lists: asyncio.Semaphore
     """Bounds concurrent lists of pods."""
@@ -96,7 +97,8 @@ class Reconciler:
             self._changed.clear()
             self._spec_changed.clear()
             large = self._context.cache.is_large(self._key)
-            async with self._context.large_reconciles if large else self._context.reconciles:
+            slots = self._context.large_reconciles if large else self._context.reconciles
+            async with slots.slot(self._key.namespace):
                 delay = await self._reconcile_guarded()
             if delay is None and self._key not in self._context.cache:
                 self._context.transfer_poller.forget(self._key)

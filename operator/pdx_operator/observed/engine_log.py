@@ -10,6 +10,8 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Final
 
+from pdx_api.secret_shapes import without_shapes
+
 CUT: Final = 300
 """Characters of a log line that are quoted."""
 MATCHED: Final = 1000
@@ -149,7 +151,6 @@ _CONTROLS: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 _PREFIX: Final = re.compile(
     r"^(\([\w ]+ pid=\d+\) *)?((DEBUG|INFO|WARNING|ERROR|CRITICAL) \d\d-\d\d \d\d:\d\d:\d\d (\[[^\]]*\] *)+)?"
 )
-_TOKEN: Final = re.compile(r"hf_\w{8,}")
 _ERROR: Final = re.compile(r"^([\w.]+(Error|Exception|Interrupt|Exit)\b|\w.*\berror: )")
 _NO_CAUSE: Final = ("See root cause above", "Failed core proc(s)", "leaked semaphore", "warnings.warn(")
 """What vLLM and Python still print after the cause."""
@@ -183,8 +184,10 @@ def excerpt_of(log: str) -> Excerpt:
 
 def _clean(line: str) -> str:
     plain = _CONTROLS.sub("", _COLOURS.sub("", line[: 2 * MATCHED])).strip()
-    return _TOKEN.sub("hf_…", _PREFIX.sub("", plain).strip())[:MATCHED]
+    return _PREFIX.sub("", plain).strip()[:MATCHED]
 
 
 def _cut(line: str) -> str:
+    """The line as everybody with `view` may see it in the status."""
+    line = without_shapes(line)
     return line if len(line) <= CUT else line[: CUT - 1] + "…"

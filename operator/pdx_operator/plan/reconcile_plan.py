@@ -99,8 +99,17 @@ class Plan:
 
 
 def plan(snapshot: Snapshot, installation: Installation) -> Plan:
-    """The writes that follow from a snapshot; none while the object is paused."""
-    found = _plan(snapshot, installation)
+    """The writes that follow from a snapshot; none while the object is paused, or if it cannot be planned."""
+    try:
+        found = _plan(snapshot, installation)
+    except Exception as error:
+        # What a tenant writes into an object or its children must be an error of that one object.
+        log.exception(
+            "%s/%s cannot be planned", snapshot.body["metadata"]["namespace"], snapshot.body["metadata"]["name"]
+        )
+        return Plan(
+            None, invalid=f"PDX cannot plan this object ({type(error).__name__}); remove what others have changed"
+        )
     if found.deployment is None or not found.deployment.spec.paused:
         return found
     return replace(found, applies=(), deletes=(), deletes_of_previous=(), upgrades_gateway=False)
@@ -125,7 +134,8 @@ def _plan(snapshot: Snapshot, installation: Installation) -> Plan:
         log.exception("%s/%s cannot be rendered", metadata["namespace"], name)
         return Plan(None, invalid=f"PDX cannot render this spec ({type(error).__name__}); simplify its podTemplates")
     rendered = {_key(manifest): manifest for manifest in manifests}
-    workloads = observe(live, gateway_name(name))
+    # A child that cannot be read is no engine; the others of its revision count.
+    workloads = observe({key: body for key, body in live.items() if UNUSABLE not in body}, gateway_name(name))
     engines = engine_counts(
         deployment.spec, revision, tuple(workloads.pools.values()), snapshot.body.get("status") or {}
     )

@@ -6,13 +6,14 @@ complete requests only. One owner in each worker.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Final, Protocol
 
-from pdx_proxy.admission.clients import Network, client_address, parse_networks
+from pdx_proxy.admission.clients import client_address, parse_networks
 from pdx_proxy.admission.drain_rate import DrainRate, seconds_until
 from pdx_proxy.admission.fair_queue import FairQueue
 from pdx_proxy.admission.permit import Permit
+from pdx_proxy.admission.senders import Senders
 from pdx_proxy.admission.usage import Usage
 from pdx_proxy.config.settings import Limits
 from pdx_proxy.http.downstream.exchange import Exchange
@@ -40,11 +41,12 @@ class ShedError(RefusedError):
 
 
 _OVERLOADED: Final = (503, "ServiceUnavailableError")
+_TOO_MANY: Final = (429, "RateLimitError")
 _MESSAGES: Final[dict[ShedReason, tuple[int, str, str]]] = {
-    ShedReason.QUEUE_FULL: (*_OVERLOADED, "The service is overloaded: its queue is full."),
+    ShedReason.QUEUE_FULL: (*_TOO_MANY, "The service is overloaded: its queue is full."),
     ShedReason.QUEUE_TIMEOUT: (*_OVERLOADED, "The service is overloaded: the request has waited too long."),
     ShedReason.BYTES: (*_OVERLOADED, "The service is overloaded: it holds too many request bodies."),
-    ShedReason.CLIENT_LIMIT: (429, "RateLimitError", "You have too many open requests."),
+    ShedReason.CLIENT_LIMIT: (*_TOO_MANY, "You have too many open requests."),
 }
 
 
@@ -87,7 +89,7 @@ class Admission:
         self._releases = releases
         self._counters = counters
         self._clock = clock
-        self._trusted: Sequence[Network] = parse_networks(limits.trusted_proxies)
+        self._trusted = parse_networks(limits.trusted_proxies)
         self._queue: FairQueue[Waiter] = FairQueue()
         self._drain = DrainRate(clock())
         self._serving = False
@@ -95,6 +97,7 @@ class Admission:
         self._poll: asyncio.TimerHandle | None = None
         self._weights: Mapping[str, int] = {}
         self.usage = usage
+        self.senders = Senders()
 
     def acquire(self, exchange: Exchange, name: str | None) -> Permit:
         """A permit for a request whose head has arrived; raises ShedError. Call its `release` last.
@@ -103,9 +106,12 @@ class Admission:
         is buffered.
         """
         limits, usage = self._limits, self.usage
+        sample = self.senders.count()
+        if sample and name is None:
+            self.senders.count_address(self.client_of(exchange, None), sample)
         client: str | None = None
         if self._limits_clients:
-            client = self._client(exchange, name)
+            client = self.client_of(exchange, name)
             of_client = usage.open_of(client)
             if of_client >= limits.requests_per_client:
                 raise self._shed_client(of_client)
@@ -175,13 +181,13 @@ class Admission:
             self._queue.remove(crowded_out)
             if not crowded_out.end.done():
                 crowded_out.end.set_result(ShedReason.QUEUE_FULL)
-        self._queue.push(waiter, self._client(exchange, name), self._weight(name), narrow=narrow)
+        self._queue.push(waiter, self.client_of(exchange, name), self._weight(name), narrow=narrow)
         self._update()
         self.serve_next()
 
     def _check_queue(self, exchange: Exchange, name: str | None) -> Waiter:
         """The request that leaves the full queue for one of this client; raises ShedError if there is none."""
-        found = self._queue.crowded_out(self._client(exchange, name), self._weight(name))
+        found = self._queue.crowded_out(self.client_of(exchange, name), self._weight(name))
         if found is None:
             raise self._shed(ShedReason.QUEUE_FULL)
         return found
@@ -220,7 +226,8 @@ class Admission:
         most = self._limits.buffered_bytes
         return most if size <= SMALL_BODY_BYTES else most - most // _PART_FOR_SMALL
 
-    def _client(self, exchange: Exchange, name: str | None) -> str:
+    def client_of(self, exchange: Exchange, name: str | None) -> str:
+        """Return the name of a request's client: its key's, else its address."""
         if name is not None:
             return f"key {name}"
         forwarded = exchange.headers.get("x-forwarded-for", "") if self._trusted else ""

@@ -1,12 +1,15 @@
 """The name of a client for limits and fair queueing: its API key's, or else its address. Pure."""
 
 from collections.abc import Sequence
+from functools import lru_cache
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import Final
 
 Network = IPv4Network | IPv6Network
 _Address = IPv4Address | IPv6Address
 _MOST_HOPS: Final = 32
+_KEPT: Final = 256
+"""Headers whose client is remembered. Reading one takes as long as selecting engines."""
 
 
 def parse_networks(texts: Sequence[str]) -> tuple[Network, ...]:
@@ -14,7 +17,8 @@ def parse_networks(texts: Sequence[str]) -> tuple[Network, ...]:
     return tuple(ip_network(text, strict=False) for text in texts)
 
 
-def client_address(peer: str, forwarded: str, trusted: Sequence[Network]) -> str:
+@lru_cache(_KEPT)
+def client_address(peer: str, forwarded: str, trusted: tuple[Network, ...]) -> str:
     """The client's address: the peer's, or behind trusted proxies the last address that none of them has.
 
     Each proxy appends the address of its own peer to X-Forwarded-For, so the header is read from the right. Whatever is

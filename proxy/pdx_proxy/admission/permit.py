@@ -1,5 +1,7 @@
 """The gateway's resources that one request holds until the request and its settlements have ended."""
 
+import asyncio
+
 from pdx_proxy.admission.usage import Usage
 from pdx_proxy.http.downstream.exchange import Exchange
 
@@ -12,12 +14,14 @@ class Permit:
     """
 
     __slots__ = (
+        "_alone",
         "_client",
         "_freed",
         "_needs_body",
         "_open",
         "_serves",
         "_settlements",
+        "_unsettled",
         "_usage",
         "buffered",
         "exchange",
@@ -31,6 +35,10 @@ class Permit:
         self._open = True
         """Whether the request itself has not ended."""
         self._settlements = 0
+        self._unsettled: asyncio.Future[None] | None = None
+        """Ends with the settlements, while somebody waits for that."""
+        self._alone = ""
+        """The client of which no other request is open; empty: there may be others."""
         self._needs_body = True
         self._serves = False
         self._freed = False
@@ -61,7 +69,27 @@ class Permit:
     def settled(self) -> None:
         """A settlement has ended, in any way."""
         self._settlements -= 1
+        if self._unsettled is not None and not self._settlements and not self._unsettled.done():
+            self._unsettled.set_result(None)
         self._free()
+
+    async def settlements_ended(self) -> None:
+        """Wait until no settlement needs the permit."""
+        while self._settlements:
+            self._unsettled = asyncio.get_running_loop().create_future()
+            await self._unsettled
+
+    def exclude_others(self, client: str) -> bool:
+        """Whether no other request of the client holds this. If so, it does until the permit is free."""
+        if self._alone:
+            return True
+        name = f"{client}\nalone"
+        self._usage.add_open(name, 1)
+        if self._usage.open_of(name) > 1:
+            self._usage.add_open(name, -1)
+            return False
+        self._alone = name
+        return True
 
     def drop_body(self) -> None:
         """The request itself needs its body no more."""
@@ -85,6 +113,8 @@ class Permit:
         self._freed = True
         if self._client is not None:
             self._usage.add_open(self._client, -1)
+        if self._alone:
+            self._usage.add_open(self._alone, -1)
         if self._serves:
             self._usage.completed += 1
             self._usage.add_in_flight(-1)

@@ -14,7 +14,7 @@ from pdx_proxy.balancing.load import Load
 from pdx_proxy.balancing.load_reports import LoadReports
 from pdx_proxy.balancing.pick import Choice, pick
 from pdx_proxy.balancing.policies import LEAST, LeastLoad, Policy, PrefixAffinity, SessionAffinity
-from pdx_proxy.balancing.prefill.backlog import PrefillLeg
+from pdx_proxy.balancing.prefill.backlog import Reservation
 from pdx_proxy.balancing.prefill.balancer import PrefillBalancer
 from pdx_proxy.balancing.prefill.shared_log import SharedLog
 from pdx_proxy.config.settings import SLO, Choosing
@@ -141,12 +141,10 @@ class Chooser:
         self._decode_choices[choice.policy.name] += 1
         if choice.prefill is not None:
             self._prefill_choices[choice.prefill_policy.name] += 1
-            if self._tracks_kept() and (self.places or body.features.blocks.tokens >= FEW):
-                self.decodes.sent_split(choice.decode, body)
         elif split and first and choice.decode.role is _DECODE:
             self._counters.not_split[_why_not_split(choice)] += 1
 
-    def sent(self, endpoint: Endpoint, body: Body) -> PrefillLeg | None:
+    def sent(self, endpoint: Endpoint, body: Body) -> Reservation | None:
         """Add a request's prompt to the backlog of an engine that prefills it; None if no policy needs that."""
         if endpoint.role is _PREFILL:
             return self.prefills.sent(endpoint, body, True) if self.expects_prefill else None
@@ -154,9 +152,13 @@ class Chooser:
             return self.prefills.sent(endpoint, body, body.decisions.stream)
         if not self.places:
             return None
-        leg = self.prefills.sent(endpoint, body, body.decisions.stream)
-        self.decodes.sent_whole(endpoint, leg)
-        return leg
+        return self.decodes.sent_whole(endpoint, self.prefills.sent(endpoint, body, body.decisions.stream))
+
+    def sent_split(self, decode: Endpoint, body: Body) -> Reservation | None:
+        """A D will get the KV of a request's prompt; None if no policy needs that."""
+        if self._tracks_kept() and (self.places or body.features.blocks.tokens >= FEW):
+            return self.decodes.sent_split(decode, body)
+        return None
 
     def _prompt_reader(self) -> PromptReader | None:
         """Return what reads the features of prompts that the policies in force need."""

@@ -87,6 +87,12 @@ def pick(
     return Choice(d, p, None, decode, prefill)
 
 
+def pick_prefill(snapshot: Snapshot, load_of: LoadOf, *, avoid: Collection[str], cursor: int) -> Choice | None:
+    """Select a P that serves a whole request; None if there is no P that has not failed it."""
+    prefills = _without(snapshot.prefill, avoid)
+    return Choice(least(prefills, load_of, cursor)) if prefills else None
+
+
 def replacement_decode(snapshot: Snapshot, load_of: LoadOf, decode: Endpoint, *, cursor: int) -> Endpoint:
     """Return the D for KV that was made for `decode`: its present state, or else the least loaded of its revision.
 

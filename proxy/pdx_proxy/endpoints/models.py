@@ -29,6 +29,8 @@ class ServedModel:
     """What clients send as `model`."""
     facts: bytes
     """Its members that stay the same, as JSON: equal facts are an equal model."""
+    longest: int = field(compare=False)
+    """The most tokens of a prompt and its answer; 0: not reported."""
     card: bytes = field(compare=False)
     """All members, as a JSON object."""
 
@@ -57,7 +59,9 @@ def _model(card: dict[str, Any]) -> ServedModel:
     text = orjson.dumps(card)
     if len(text) > _CARD_BYTES:
         raise ValueError(name)
-    return ServedModel(name, orjson.dumps(facts, option=orjson.OPT_SORT_KEYS), text)
+    longest = card.get("max_model_len")
+    longest = longest if type(longest) is int and longest > 0 else 0
+    return ServedModel(name, orjson.dumps(facts, option=orjson.OPT_SORT_KEYS), longest, text)
 
 
 def _is_deeper(value: object, levels: int) -> bool:

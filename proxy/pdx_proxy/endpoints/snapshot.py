@@ -1,6 +1,6 @@
 """The immutable snapshot of all endpoints. A change replaces it as a whole."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import groupby
 from operator import attrgetter
@@ -60,6 +60,10 @@ class Snapshot:
             suspended=suspended,
             watched=watched,
         )
+
+    def only(self, names: Collection[str]) -> "Snapshot":
+        """Return the snapshot of the warm engines of these names."""
+        return Snapshot.of(e for e in self.everything if e.warm and e.name in names)
 
 
 def partners(decode: Endpoint, prefills: tuple[Endpoint, ...], suspended: frozenset[Pairing]) -> tuple[Endpoint, ...]:

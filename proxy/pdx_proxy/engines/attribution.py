@@ -11,7 +11,7 @@ class Culprit(Enum):
     """The side that a failure of D's leg points to."""
 
     NONE = "none"
-    """D is full."""
+    """D is full, or the gateway at its own limits."""
     DECODE = "decode"
     """D was lost, too slow, or aborted the request."""
     EITHER = "either"
@@ -20,6 +20,8 @@ class Culprit(Enum):
 
 def attribute(failure: EngineFailure) -> Culprit:
     """Attribute a failure of D's leg."""
+    if failure.local:
+        return Culprit.NONE
     if not isinstance(failure, BadAnswer) or failure.reason is Reason.ABORT:
         return Culprit.DECODE
     return Culprit.NONE if failure.status == _FULL else Culprit.EITHER

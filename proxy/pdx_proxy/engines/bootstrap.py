@@ -27,9 +27,9 @@ async def query_identity(engines: Engines, endpoint: Endpoint, source: AtBootstr
         leg.send("GET", source.path, (), b"")
         answer = await leg.whole(_SECONDS)
     except ConnectFailure as failure:
-        raise type(failure)(endpoint.name, f"its {source.port}: {failure.detail}") from failure
+        raise type(failure)(endpoint.name, f"its {source.port}: {failure.detail}", local=failure.local) from failure
     except EngineFailure as failure:
-        raise LostConnection(endpoint.name, f"its {source.port}: {failure.detail}") from failure
+        raise LostConnection(endpoint.name, f"its {source.port}: {failure.detail}", local=failure.local) from failure
     finally:
         leg.end()
     try:

@@ -6,7 +6,7 @@ from math import inf
 from typing import Final
 
 from pdx_proxy.balancing.load import Slot
-from pdx_proxy.balancing.prefill.backlog import PrefillLeg
+from pdx_proxy.balancing.prefill.backlog import Reservation
 from pdx_proxy.endpoints.endpoint import Endpoint
 from pdx_proxy.http.messages import request_head
 from pdx_proxy.http.upstream.answer import Answer
@@ -19,8 +19,12 @@ from pdx_proxy.payload.first_event import is_open
 
 _BUSY: Final = 503
 """The status of an engine whose queue is full. The engine is at its limit; it does not fail."""
-_WHOLE_BYTES: Final = 16 * 1024 * 1024
-"""The largest answer that is read whole: of a P, with the IDs of its blocks, or an engine's metrics."""
+_WHOLE_BYTES: Final = 2 * 1024 * 1024
+"""The largest answer that is read whole, if its reader sets no other bound: of a P, with the IDs of its blocks."""
+_ERROR_BYTES: Final = 1024 * 1024
+"""The same of an answer with another status than 200."""
+_COUNTED_BYTES: Final = 64 * 1024
+"""An answer that is longer counts among the bytes that the gateway holds of its engine's unfinished answers."""
 _STALE_SECONDS: Final = 0.1
 """A loss within this time after the request means that the engine had closed the connection before."""
 
@@ -46,8 +50,8 @@ class LegObserver:
         """The endpoint accepts no request for so long, by its own answer."""
         raise NotImplementedError
 
-    def prefilled(self, prefill: PrefillLeg) -> None:
-        """An endpoint's answer shows that it has prefilled the prompt."""
+    def counted(self, reservation: Reservation) -> None:
+        """An endpoint has answered 200, so its request counts for the policies."""
         raise NotImplementedError
 
 
@@ -63,6 +67,7 @@ class Leg:
         "_body",
         "_connection",
         "_head",
+        "_held",
         "_interruption",
         "_observer",
         "_once",
@@ -72,7 +77,7 @@ class Leg:
         "_slot",
         "deadline",
         "endpoint",
-        "prefill",
+        "reservation",
         "sent",
     )
 
@@ -94,9 +99,11 @@ class Leg:
         self._once = False
         """Whether the request must not be sent a second time: its engine reads KV with it."""
         self._interruption: Exception | None = None
+        self._held = 0
+        """Bytes of the answer that the pool counts."""
         self.endpoint = slot.endpoint
-        self.prefill: PrefillLeg | None = None
-        """The prompt in the backlog of its engine, from the beginning to the answer or the end; None: not tracked."""
+        self.reservation: Reservation | None = None
+        """The request at its engine for the policies, from the beginning to the answer or the end; None: no policy."""
         self.sent = False
         """Whether the engine may have received the request."""
         self.deadline = deadline
@@ -165,6 +172,8 @@ class Leg:
                 if connection.answer.unread:
                     await asyncio.sleep(0)
                     continue
+                if connection.answer.size > _COUNTED_BYTES and connection.answer.status != 200:
+                    self._hold()
                 await connection.progress()
                 connection.check()
         except BadAnswer as failure:
@@ -172,14 +181,14 @@ class Leg:
             if connection.answer.status != _BUSY:
                 self._observer.failed(self.endpoint, failure.detail)
             raise
-        if connection.answer.status == 200:
-            self._succeed()
-        else:
+        if connection.answer.status != 200:
             self._check_busy()
+        elif not connection.answer.refused:
+            self._succeed()
         return self._received()
 
-    async def whole(self, seconds: float, *, counts: bool = True) -> Answer:
-        """The complete answer; raises BadAnswer for one that is too large to be an answer of vLLM.
+    async def whole(self, seconds: float, *, most: int = _WHOLE_BYTES, counts: bool = True) -> Answer:
+        """The complete answer; raises BadAnswer for one of more than `most` bytes, and for a stream of events.
 
         `counts`: whether an answer of 500 and above counts as an error of the engine.
         """
@@ -187,9 +196,15 @@ class Leg:
         await self._receive_head()
         connection = self.connection
         while not connection.answer.complete:
-            if connection.answer.size > _WHOLE_BYTES:
-                detail = f"an answer of more than {_WHOLE_BYTES} bytes"
-                raise BadAnswer(self.endpoint.name, detail, Reason.LOST, 502, b"")
+            answer = connection.answer
+            if answer.size > _COUNTED_BYTES:
+                if answer.framed:
+                    raise self._odd("a stream instead of an answer")
+                if answer.status != 200:
+                    most = min(most, _ERROR_BYTES)
+                if answer.size > most:
+                    raise self._odd(f"an answer of more than {most} bytes")
+                self._hold()
             await connection.progress()
         self._observer.completed(self.endpoint)
         status = connection.answer.status
@@ -200,6 +215,16 @@ class Leg:
         elif status == 200:
             self._succeed()
         return self._received()
+
+    def _odd(self, detail: str) -> BadAnswer:
+        return BadAnswer(self.endpoint.name, detail, Reason.LOST, 502, b"")
+
+    def _hold(self) -> None:
+        """Count the answer so far; raise BadAnswer if unfinished answers of this engine take too much memory."""
+        answer = self.connection.answer
+        added, self._held = answer.size - self._held, answer.size
+        if not self._pool.hold(self.endpoint.address, added):
+            raise self._odd("too many large answers at the same time")
 
     def _check_busy(self) -> None:
         """Raise EngineBusy if the engine has answered how long it accepts no request."""
@@ -212,8 +237,8 @@ class Leg:
 
     def _succeed(self) -> None:
         self._observer.succeeded(self.endpoint)
-        if self.prefill is not None:
-            self._observer.prefilled(self.prefill)
+        if self.reservation is not None:
+            self._observer.counted(self.reservation)
 
     def _received(self) -> Answer:
         answer = self.connection.answer
@@ -223,7 +248,14 @@ class Leg:
 
     def relay(self, sink: Sink, *, raw: bool) -> bytes:
         """Send the rest of the answer's body to `sink`; return the part that has arrived (see `Connection.relay`)."""
+        if self._held:
+            self._let_go()
         return self.connection.relay(sink, raw=raw)
+
+    def _let_go(self) -> None:
+        """The answer is relayed or no longer needed."""
+        self._pool.hold(self.endpoint.address, -self._held)
+        self._held = 0
 
     async def relayed(self, idle: float) -> None:
         """Wait until the relayed answer is complete. No part of it for `idle` seconds raises DeadlineExceeded."""
@@ -286,6 +318,8 @@ class Leg:
 
     def give_back(self) -> None:
         """The exchange is over: the pool may reuse the connection. The leg stays counted until `end`."""
+        if self._held:
+            self._let_go()
         if self._connection is not None:
             self._pool.give(self._connection)
             self._connection = None
@@ -305,8 +339,8 @@ class Leg:
         if slot is not None:
             self._slot = None
             self._unblock(slot)
-            if self.prefill is not None:
-                self.prefill.dropped()
+            if self.reservation is not None:
+                self.reservation.dropped()
             slot.release()
 
     async def _receive_head(self) -> None:

@@ -3,7 +3,7 @@
 from typing import Final
 
 from pdx_proxy.balancing.load import Load
-from pdx_proxy.balancing.prefill.backlog import PrefillLeg
+from pdx_proxy.balancing.prefill.backlog import Reservation
 from pdx_proxy.endpoints.endpoint import Endpoint, Pairing, Start, pairing
 from pdx_proxy.endpoints.events import (
     Cause,
@@ -73,8 +73,8 @@ class EndpointObserver(LegObserver):
         if self._broken.counts:
             self._broken.succeeded(endpoint)
 
-    def prefilled(self, prefill: PrefillLeg) -> None:
-        prefill.answered(self._load.clock())
+    def counted(self, reservation: Reservation) -> None:
+        reservation.answered(self._load.clock())
 
     def failed(self, endpoint: Endpoint, detail: str) -> None:
         suspect = self._outliers.failed(endpoint, detail)
@@ -88,8 +88,10 @@ class EndpointObserver(LegObserver):
         """The endpoint may have died or restarted.
 
         A wait that was too long or a connection that the engine closed shows that of no engine: it is checked. Closed
-        connections also count as errors.
+        connections also count as errors. The gateway's own limits show nothing either.
         """
+        if failure.local:
+            return
         start = endpoint.start
         if isinstance(failure, DeadlineExceeded | ConnectTimeout):
             self.check(endpoint)
@@ -133,6 +135,8 @@ class EndpointObserver(LegObserver):
 
     def handoff_failed(self, prefill: Endpoint, failure: EngineFailure) -> None:
         """A hand-off of the P failed, and its D did not cause it."""
+        if failure.local:
+            return
         suspect = self._handoffs.failed(prefill, str(failure))
         if suspect is not None:
             self._notify(suspect)

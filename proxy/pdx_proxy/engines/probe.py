@@ -24,7 +24,13 @@ _UNSUPPORTED: Final = (404, 501)
 """Statuses of a path that the model does not support: unregistered, or registered without a handler."""
 _FOR_CLIENTS: Final = "remote_prefill_cached_tokens"
 """How many prompt tokens P had cached. A D that receives it reports it as its usage, instead of the tokens from P."""
-
+_METRICS: Final = "/metrics"
+_METRICS_BYTES: Final = 512 * 1024
+_RANK_BYTES: Final = 96 * 1024
+"""A page of metrics may have so many more for each rank. vLLM's has 60 kB for each."""
+_PAGE_BYTES: Final = 4 * 1024 * 1024
+"""The largest other page: of models, with adapters."""
+_HEALTH_BYTES: Final = 64 * 1024
 _TEXT: Final = 160
 """Characters of an engine's own text about a failure."""
 _UNIQUE: Final = re.compile(r"\b[\w-]*[0-9a-f]{8}[\w-]*")
@@ -166,7 +172,7 @@ async def answers_health(engines: Engines, endpoint: Endpoint, seconds: float) -
         async with asyncio.timeout(seconds):
             await leg.connect_fresh()
             leg.send("GET", "/health", (), b"")
-            answer = await leg.whole(seconds)
+            answer = await leg.whole(seconds, most=_HEALTH_BYTES)
     except TimeoutError:
         raise DeadlineExceeded(endpoint.name, f"no answer from /health within {seconds:g} s") from None
     finally:
@@ -189,10 +195,14 @@ async def fetch(engines: Engines, endpoint: Endpoint, path: str, seconds: float)
     try:
         await leg.connect()
         leg.send("GET", path, (), b"")
-        answer = await leg.whole(seconds)
+        answer = await leg.whole(seconds, most=_most_bytes(endpoint, path))
         return answer.body if answer.status == 200 else b""
     finally:
         leg.end()
+
+
+def _most_bytes(endpoint: Endpoint, path: str) -> int:
+    return _METRICS_BYTES + endpoint.spec.ranks * _RANK_BYTES if path == _METRICS else _PAGE_BYTES
 
 
 def _failed(endpoint: Endpoint, answer: Answer) -> BadAnswer:
@@ -205,6 +215,7 @@ def error_text(body: bytes) -> str:
     """Return the engine's own text about a failure: the message of its JSON, else the start of the body.
 
     IDs and addresses differ with each request, and the text goes into the object's status: an ellipsis replaces them.
+    Control characters become question marks: terminals obey them.
     """
     try:
         found = msgspec.json.decode(body)
@@ -212,5 +223,5 @@ def error_text(body: bytes) -> str:
         text = str(error["message"] if isinstance(error, dict) else error)[: 4 * _TEXT]
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, AttributeError, KeyError):
         text = body[: 4 * _TEXT].decode(errors="replace")
-    line = " ".join(_UNIQUE.sub("…", text).split())
+    line = "".join(c if c.isprintable() else "?" for c in " ".join(_UNIQUE.sub("…", text).split()))
     return line if len(line) <= _TEXT else f"{line[: _TEXT - 1]}…"

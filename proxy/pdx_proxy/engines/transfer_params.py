@@ -4,8 +4,9 @@ from typing import Any, Final
 
 import msgspec
 
-from pdx_api.connectors.families import Identity, InPrefillAnswer, KVParams, Push
+from pdx_api.connectors.families import Identity, InPrefillAnswer, KVParams, Pull, Push
 from pdx_proxy.endpoints.endpoint import Endpoint
+from pdx_proxy.engines.param_checks import fault_of
 from pdx_proxy.http.upstream.answer import Answer
 from pdx_proxy.http.upstream.failures import BadAnswer, Reason
 from pdx_proxy.payload.apis import API, COMPLETIONS_API
@@ -36,18 +37,29 @@ class NothingHandedOverError(BadAnswer):
 def transfer_params(endpoint: Endpoint, answer: Answer, api: API = COMPLETIONS_API) -> dict[str, Any] | None:
     """Return the parameters of a P's complete answer, or None when it has nothing to hand over.
 
-    Raises LegRefused for a 4xx, and BadAnswer for an answer that is not a P's.
+    Raises LegRefused for a 4xx, and BadAnswer for an answer that is not a P's, or whose parameters could end a D.
     """
     if 400 <= answer.status < 500:
         raise LegRefused
     if answer.status != 200:
         raise BadAnswer(endpoint.name, f"status {answer.status}", Reason.STATUS, answer.status, answer.document)
+    body, nested = answer.body, False
     try:
-        aborted, params = api.read_prefill(answer.body)
+        try:
+            aborted, params = api.read_prefill(body)
+        except msgspec.ValidationError:
+            nested = True
+            aborted, params = api.read_prefill(body, nested=True)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise BadAnswer(endpoint.name, "not an answer of vLLM", Reason.LOST, 502, b"") from error
     if aborted:
         raise BadAnswer(endpoint.name, "aborted by the engine", Reason.ABORT, 503, b"")
+    family = endpoint.family
+    if params is not None and isinstance(family, Pull):
+        fault = fault_of(params, family.answered, len(body), nested=nested)
+        if fault:
+            detail = f"answered kv_transfer_params that no D may read: {fault}"
+            raise BadAnswer(endpoint.name, detail, Reason.LOST, 502, b"")
     return params
 
 

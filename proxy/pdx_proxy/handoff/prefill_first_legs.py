@@ -3,7 +3,7 @@
 from typing import Final
 
 from pdx_api.connectors.families import KVParams
-from pdx_proxy.balancing.load import Room
+from pdx_proxy.balancing.load import Room, Slot
 from pdx_proxy.balancing.pick import replacement_decode
 from pdx_proxy.endpoints.endpoint import Endpoint, pairing
 from pdx_proxy.endpoints.snapshot import Snapshot
@@ -61,7 +61,7 @@ class PrefillFirstLegs(Legs):
         self._engines = settlements.engines
         self.prefill_leg = settlements.serving.prefill_leg(room.take_prefill(), request)
         # D's load counts from now on. Otherwise all requests of one prefill's duration would select the same D.
-        self.decode_leg = settlements.engines.leg_in(room.take_decode(), request.deadline)
+        self.decode_leg = settlements.serving.decode_leg(room.take_decode(), request)
         self._prefill = _PREFILL_NOT_SENT
         self._decode = _DECODE_NOT_SENT
         self._params: KVParams | None = None
@@ -104,8 +104,9 @@ class PrefillFirstLegs(Legs):
         engines = self._engines
         if engines.snapshot is not before:
             self.decode_leg.end()
-            decode = replacement_decode(engines.snapshot, engines.load.of, self.decode_leg.endpoint, cursor=0)
-            self.decode_leg = engines.leg(decode, self.request.deadline)
+            snapshot = self.request.selectable(engines.snapshot)
+            decode = replacement_decode(snapshot, engines.load.of, self.decode_leg.endpoint, cursor=0)
+            self.decode_leg = self._settlements.serving.decode_leg(Slot(engines.load, decode), self.request)
 
     async def open_answer(self) -> Answer:
         """Send D its leg; return its answer when it is open. Raises EngineFailure.
@@ -141,8 +142,8 @@ class PrefillFirstLegs(Legs):
         return HandoffFailure(decode, failure, pair=pair)
 
     def refuse(self) -> None:
-        """D has answered 4xx: settle."""
-        self._decode = decode_after_refusal(self.decode_leg.answer.body)
+        """D has answered 4xx, or with an error event of the client: settle."""
+        self._decode = decode_after_refusal(self.decode_leg.answer)
         self.decode_leg.end()
         self._settlements.settle(self)
 

@@ -34,7 +34,7 @@ async def hand_off(settlements: Settlements, room: Room, request: Request) -> Ha
         raise
     if params is None:
         return Handoff(legs.decode_leg)
-    if answer.status != 200:
+    if answer.status != 200 or answer.refused:
         legs.refuse()
         raise LegRefused
     legs.succeed()

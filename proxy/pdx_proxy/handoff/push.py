@@ -32,7 +32,7 @@ async def hand_off(settlements: Settlements, room: Room, request: Request) -> Ha
     except (asyncio.CancelledError, Exception):
         legs.abandon()
         raise
-    if answer.status != 200:
+    if answer.status != 200 or answer.refused:
         legs.refuse()
         raise LegRefused
     legs.succeed()

@@ -54,7 +54,7 @@ class PushLegs(Legs):
 
     def __init__(self, settlements: Settlements, room: Room, request: Request) -> None:
         self.request = request
-        self.decode_leg = settlements.engines.leg_in(room.take_decode(), request.deadline)
+        self.decode_leg = settlements.serving.decode_leg(room.take_decode(), request)
         slot = room.take_prefill()
         self._transfer = Transfer(settlements, slot.endpoint, self.decode_leg.endpoint, request)
         self.prefill = PushPrefill(self._transfer, slot, self.decode_leg)
@@ -117,8 +117,8 @@ class PushLegs(Legs):
         self._transfer.settlements.settle(self)
 
     def refuse(self) -> None:
-        """D has answered 4xx: settle."""
-        self._close(decode_after_refusal(self.decode_leg.answer.body))
+        """D has answered 4xx, or with an error event of the client: settle."""
+        self._close(decode_after_refusal(self.decode_leg.answer))
         self._transfer.settlements.settle(self)
 
     def fail(self, failure: EngineFailure) -> HandoffFailure:
@@ -175,8 +175,9 @@ class PushLegs(Legs):
     def situation(self) -> Situation:
         prefill, decode = self.prefill.state, self._decode
         unanswered = decode is Decode.OPEN and prefill not in (Prefill.RUNNING, Prefill.FINISHED, Prefill.DIED)
-        if unanswered and self.decode_leg.answer.status >= 400:
-            decode = decode_after_refusal(self.decode_leg.answer.body)
+        answer = self.decode_leg.answer if unanswered else None
+        if answer is not None and (answer.status >= 400 or answer.refused):
+            decode = decode_after_refusal(answer)
         return Situation(kind_of(self._transfer.family), self.request.stream, prefill, decode)
 
     async def perform(self, step: Ask) -> None:
@@ -208,7 +209,9 @@ class PushLegs(Legs):
             except (EngineFailure, PrefillEnded):
                 return Decode.WITHOUT_KV
             else:
-                has_kv = answer.status == 200 or (transfer.notifies and reached_engine(answer.body))
+                has_kv = (answer.status == 200 and not answer.refused) or (
+                    transfer.notifies and reached_engine(answer.body)
+                )
                 return Decode.HAS_KV if has_kv else Decode.WITHOUT_KV
             page = await transfer.decode_metrics()
             waiting = read_waiting(page)

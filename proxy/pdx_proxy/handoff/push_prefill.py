@@ -12,6 +12,7 @@ from pdx_api.connectors.families import AtBootstrap, Identity, KVParams
 from pdx_api.names import PrefillFailure
 from pdx_proxy.balancing.load import Slot
 from pdx_proxy.engines.bootstrap import query_identity
+from pdx_proxy.engines.death_checks import may_have_died
 from pdx_proxy.engines.leg import Leg
 from pdx_proxy.engines.transfer_params import LegRefused, PrefillStopped, handed_over, identity_of
 from pdx_proxy.handoff.failures import FULL, PrefillEnded, has_answered
@@ -176,7 +177,8 @@ class PushPrefill:
             try:
                 params, identity = await self._send()
             except EngineFailure as failure:
-                again = left > 0 and self._may_resend(failure) and await self._can_resend()
+                again = left > 0 and self._may_resend(failure) and await self._lives(failure)
+                again = again and await self._can_resend()
                 if not (again and waits):
                     await self._fail_decode(failure)
                 if again:
@@ -224,6 +226,11 @@ class PushPrefill:
         if self._transfer.notifies:
             return has_answered(failure, (FULL,))
         return not (isinstance(failure, BadAnswer) and failure.status < 500)
+
+    async def _lives(self, failure: EngineFailure) -> bool:
+        """Whether P has not died. The leg may have killed it, so a P that has died does not get it again."""
+        transfer = self._transfer
+        return not (may_have_died(failure) and await transfer.settlements.serving.death_checks.died(transfer.prefill))
 
     async def _can_resend(self) -> bool:
         """Whether P accepts a connection, D still waits and the retry budget allows it.

@@ -5,8 +5,9 @@ from typing import Protocol
 
 from pdx_proxy.admission.permit import Permit
 from pdx_proxy.endpoints.endpoint import Endpoint
+from pdx_proxy.endpoints.snapshot import Snapshot
 from pdx_proxy.engines.leg import Leg
-from pdx_proxy.payload.body import Body
+from pdx_proxy.payload.body import Body, LegBody
 from pdx_proxy.telemetry.timeline import Timeline
 
 
@@ -20,7 +21,18 @@ class StreamStart(Protocol):
 class Request:
     """A request that may go to an engine."""
 
-    __slots__ = ("body", "deadline", "divisible", "headers", "keep_alive", "path", "permit", "timeline")
+    __slots__ = (
+        "body",
+        "deadline",
+        "divisible",
+        "headers",
+        "keep_alive",
+        "only",
+        "path",
+        "permit",
+        "settled_at",
+        "timeline",
+    )
 
     def __init__(
         self,
@@ -46,11 +58,27 @@ class Request:
         """When the request expires, in the loop's time."""
         self.keep_alive = keep_alive
         """Is started when a stream leaves the queue; None: nothing happens then."""
+        self.only: frozenset[str] | None = None
+        """Names of the engines that may serve it; None: all."""
+        self.settled_at: tuple[Endpoint, ...] = ()
+        """Engines that received its whole prompt only to settle one of its hand-offs."""
 
     @property
     def stream(self) -> bool:
         """Whether the answer is a stream. Deadlines depend on it."""
         return self.body.decisions.stream
+
+    def selectable(self, snapshot: Snapshot) -> Snapshot:
+        """Return the engines that may serve it."""
+        return snapshot if self.only is None else snapshot.only(self.only)
+
+    def restrict(self, names: frozenset[str]) -> None:
+        """Only engines of these names may serve it."""
+        self.only = names
+
+    def settle_at(self, endpoint: Endpoint) -> None:
+        """The engine receives its whole prompt to settle a hand-off."""
+        self.settled_at = (*self.settled_at, endpoint)
 
     def leave_queue(self, waited: float) -> None:
         """The request has waited so many seconds in the gateway's queue. They do not use up its deadline."""
@@ -63,8 +91,17 @@ class Request:
 class Handoff:
     """D's open answer. `prefill` is its P; None if D serves the request whole. Its owner must end the leg."""
 
-    __slots__ = ("decode", "prefill")
+    __slots__ = ("body", "decode", "prefill")
 
     def __init__(self, decode: Leg, prefill: Endpoint | None = None) -> None:
         self.decode = decode
         self.prefill = prefill
+        self.body: tuple[LegBody, LegBody] | int = 0
+        """What identifies the request's body while its answer is relayed, because the engine may still die of it.
+
+        Its parts if they are small, else their hash; 0 if the answer is complete.
+        """
+
+    def remember(self, body: tuple[LegBody, LegBody] | int) -> None:
+        """Keep what identifies the request's body, which is dropped while the answer is relayed."""
+        self.body = body

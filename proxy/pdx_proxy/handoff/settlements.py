@@ -148,6 +148,8 @@ class Settlements:
         An error counts against no engine: a D also answers it because of P's KV.
         """
         leg, api = self.engines.leg(endpoint), request.body.api
+        if not short:
+            request.settle_at(endpoint)
         if api.id_in_body:
             body = identified(body, request_id)
         try:

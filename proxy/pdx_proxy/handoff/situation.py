@@ -6,6 +6,7 @@ from typing import Final
 
 from pdx_api.connectors.families import Family, Pool, Pull, Settles
 from pdx_proxy.handoff.failures import FULL, has_answered, reached_engine
+from pdx_proxy.http.upstream.answer import Answer
 from pdx_proxy.http.upstream.failures import (
     BadAnswer,
     ConnectFailure,
@@ -140,6 +141,9 @@ def decode_after(failure: EngineFailure) -> Decode:
     return Decode.FAILED if isinstance(failure, BadAnswer) else Decode.LOST
 
 
-def decode_after_refusal(body: bytes) -> Decode:
-    """Classify a D's error answer by its body."""
+def decode_after_refusal(answer: Answer) -> Decode:
+    """Classify a D's error answer by its body. An error event does not show whether D has read blocks."""
+    if answer.refused:
+        return Decode.FAILED
+    body = answer.body
     return Decode.REFUSED if reached_engine(body) else Decode.REFUSED_BY_SERVER

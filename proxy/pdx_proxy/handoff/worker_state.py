@@ -12,6 +12,7 @@ from pdx_proxy.balancing.load_reports import LoadReports
 from pdx_proxy.balancing.prefill.shared_log import SharedLog
 from pdx_proxy.endpoints.endpoint import Endpoint
 from pdx_proxy.endpoints.snapshot import Snapshot
+from pdx_proxy.engines.death_checks import DeathChecks
 from pdx_proxy.engines.leg import Leg
 from pdx_proxy.engines.upstreams import Engines
 from pdx_proxy.handoff.handshakes import Handshakes
@@ -38,11 +39,13 @@ class WorkerState:
     """Pairs that have exchanged KV in this generation of both."""
     load_reports: LoadReports = field(default_factory=LoadReports)
     """The engines' latest load reports."""
+    death_checks: DeathChecks = field(init=False)
     chooser: Chooser = field(init=False)
     budget: RetryBudget = field(init=False)
 
     def __post_init__(self) -> None:
         settings = self.engines.settings
+        self.death_checks = DeathChecks(self.engines)
         self.chooser = Chooser(settings.choosing, self.engines.load, self.counters, self.log, settings.slo)
         self.budget = RetryBudget(settings.retries, settings.workers)
 
@@ -74,7 +77,13 @@ class WorkerState:
         `outlives`: it goes on when the request expires.
         """
         leg = self.engines.leg_in(slot, inf if outlives else request.deadline)
-        leg.prefill = self.chooser.sent(slot.endpoint, request.body)
+        leg.reservation = self.chooser.sent(slot.endpoint, request.body)
+        return leg
+
+    def decode_leg(self, slot: Slot, request: Request) -> Leg:
+        """Create a leg whose engine gets the prompt's KV from another one."""
+        leg = self.engines.leg_in(slot, request.deadline)
+        leg.reservation = self.chooser.sent_split(slot.endpoint, request.body)
         return leg
 
     def send(

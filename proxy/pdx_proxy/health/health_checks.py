@@ -28,10 +28,13 @@ _log: Final = logging.getLogger(__name__)
 
 def conclude(endpoint: Endpoint, failure: EngineFailure, failed: int) -> Suspect | None:
     """Return what `failed` consecutive checks show, the last of which ended with `failure`. A refusal needs no second.
+    The gateway's own limits show nothing.
 
     Pure.
     """
     start = endpoint.start
+    if failure.local:
+        return None
     if isinstance(failure, ConnectFailure) and not isinstance(failure, ConnectTimeout):
         return Suspect(*start, str(failure), Cause.LOST)
     if failed < FAILED_CHECKS:
@@ -80,7 +83,7 @@ class HealthChecks:
                 await answers_health(self._engines, endpoint, self._seconds)
                 return None
             except EngineFailure as failure:
-                failed += clock() - began < self._seconds + _LATE_SECONDS
+                failed += not failure.local and clock() - began < self._seconds + _LATE_SECONDS
                 suspect = conclude(endpoint, failure, failed)
             if suspect is not None:
                 return suspect

@@ -9,7 +9,7 @@ import random
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
-from pdx_api.names import Role
+from pdx_api.names import ENGINE_KEY_FLAG, Role
 from pdx_proxy.endpoints.endpoint import Endpoint, State
 from pdx_proxy.endpoints.events import HealthCheckRequest, Suspect
 from pdx_proxy.engines.probe import hand_over, page_of, serve, serve_any
@@ -24,7 +24,16 @@ _LONGEST_PAUSE: Final = 2.0
 _LONGEST_EJECTION: Final = 30.0
 _MODELS_SECONDS: Final = 2.0
 """For an engine that has just served to report its models. An engine that does not is warm without them."""
+_REFUSES_KEY: Final = frozenset((401, 403))
 _log: Final = logging.getLogger(__name__)
+
+
+def explain(failure: EngineFailure, *, has_key: bool) -> str:
+    """Return why a warm-up failed. If the engine refuses the gateway's key, say what to set. Pure."""
+    if not isinstance(failure, BadAnswer) or failure.status not in _REFUSES_KEY:
+        return str(failure)
+    have = "refuses the key that the gateway has" if has_key else "requires an API key, and the gateway has none"
+    return f"{failure}. The engine {have}: set {ENGINE_KEY_FLAG} (in a PDDeployment, spec.engine.apiKeySecretRef)."
 
 
 class WarmUps:
@@ -46,6 +55,8 @@ class WarmUps:
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._decode_warmed = asyncio.Event()
         self._seconds = engines.deadlines.warm_up
+        self._without_key: set[str] = set()
+        """Engines that refuse the gateway's key, or that it has none. Each is logged once."""
 
     def start(self, names: Iterable[str], pause: float) -> None:
         """Start to warm up these endpoints after a pause, except those whose warm-up runs."""
@@ -84,13 +95,18 @@ class WarmUps:
                 await self._warm(endpoint)
                 continue
             except EngineFailure as failure:
-                down = type(failure) is ConnectFailure and failure.endpoint == name
-                self._perform(self._registry.warm_up_failed(endpoint, str(failure), down=down))
+                down = type(failure) is ConnectFailure and failure.endpoint == name and not failure.local
+                reason = explain(failure, has_key=bool(self._engines.pool.authorization))
+                if reason != str(failure) and name not in self._without_key:
+                    self._without_key.add(name)
+                    _log.warning("The engine %s cannot be used: %s", name, reason)
+                self._perform(self._registry.warm_up_failed(endpoint, reason, down=down))
             except Exception as error:  # an endpoint without its warm-up would never return
                 _log.exception("The warm-up of %s failed.", name)
                 self._perform(self._registry.warm_up_failed(endpoint, f"internal error: {error!r}", down=False))
             await asyncio.sleep(pause * self._random.uniform(0.5, 1.5))
             pause = min(pause * 2, _LONGEST_PAUSE)
+        self._without_key.discard(name)
         del self._tasks[name]
 
     async def _warm(self, endpoint: Endpoint) -> None:
@@ -124,10 +140,12 @@ class WarmUps:
         try:
             probe = await hand_over(self._engines, prefill, decode, {**_BODY, "max_tokens": 1}, self._seconds)
         except EngineFailure as failure:
-            if failure.endpoint == decode.name and not isinstance(failure, BadAnswer):
+            if failure.endpoint == decode.name and not (failure.local or isinstance(failure, BadAnswer)):
                 waited = isinstance(failure, DeadlineExceeded | ConnectTimeout)
                 start = decode.start
                 event = HealthCheckRequest(*start) if waited else Suspect(*start, str(failure))
                 self._perform(self._registry.on_event(event))
             raise
+        page = await page_of(self._engines, prefill, MODELS, _MODELS_SECONDS)
+        self._perform(self._registry.set_models(prefill, page))
         self._perform(self._registry.warm_up_succeeded(prefill, probe.identity, decode))

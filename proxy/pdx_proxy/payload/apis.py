@@ -9,7 +9,15 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from pdx_proxy.payload.decisions import CHAT, COMPLETIONS, DECIDING, MESSAGES, RESPONSES
-from pdx_proxy.payload.prefill_answer import COMPLETION, MESSAGE, RESPONSE, Params
+from pdx_proxy.payload.prefill_answer import (
+    COMPLETION,
+    MESSAGE,
+    NESTED_COMPLETION,
+    NESTED_MESSAGE,
+    NESTED_RESPONSE,
+    RESPONSE,
+    Params,
+)
 from pdx_proxy.payload.tools import thinks_within_budget
 
 ENGINE_FIELDS: Final = ("kv_transfer_params", "ec_transfer_params", "request_id")
@@ -102,12 +110,13 @@ class API:
         self.id_in_body = id_in_body
         """Whether an engine reads a leg's ID from the body (`request_id`) and not from the header X-Request-Id."""
 
-    def read_prefill(self, body: Any) -> tuple[bool, Params]:
+    def read_prefill(self, body: Any, *, nested: bool = False) -> tuple[bool, Params]:
         """Read a P's complete answer: whether its engine has aborted it, and its KV transfer parameters.
 
-        Raises DecodeError for what is no answer of vLLM.
+        Raises DecodeError for what is no answer of vLLM, and ValidationError if the parameters have nested values that
+        are not those of vLLM's connectors, unless they may be `nested`.
         """
-        found = COMPLETION.decode(body)
+        found = NESTED_COMPLETION.decode(body) if nested else COMPLETION.decode(body)
         for choice in found.choices:
             if choice.finish_reason == "abort":
                 return True, None
@@ -119,9 +128,9 @@ class _Messages(API):
 
     __slots__ = ()
 
-    def read_prefill(self, body: Any) -> tuple[bool, Params]:
+    def read_prefill(self, body: Any, *, nested: bool = False) -> tuple[bool, Params]:
         """An aborted message has no stop reason."""
-        found = MESSAGE.decode(body)
+        found = NESTED_MESSAGE.decode(body) if nested else MESSAGE.decode(body)
         return found.stop_reason is None, found.kv_transfer_params
 
 
@@ -130,9 +139,9 @@ class _Responses(API):
 
     __slots__ = ()
 
-    def read_prefill(self, body: Any) -> tuple[bool, Params]:
+    def read_prefill(self, body: Any, *, nested: bool = False) -> tuple[bool, Params]:
         """A response that was aborted before its first token looks complete and has no tokens."""
-        found = RESPONSE.decode(body)
+        found = NESTED_RESPONSE.decode(body) if nested else RESPONSE.decode(body)
         return found.usage.output_tokens == 0, found.kv_transfer_params
 
 

@@ -7,6 +7,7 @@ means 1.
 
 import re
 from collections.abc import Callable
+from math import inf
 from typing import Any, Final, TypeAlias
 
 import msgspec
@@ -111,11 +112,14 @@ _OTHER: Final[dict[str, Read]] = {"stream": _OPTIONAL_BOOL}
 _NOT_NULL: Final = ("background", "truncation")
 _REFERENCES: Final = ("previous_response_id", "conversation", "prompt")
 """Members of a response's request that stand for something which at most one engine has."""
+_LIMITS: Final = ("max_tokens", "max_completion_tokens", "max_output_tokens")
+"""Members that limit the tokens of an answer."""
+_MOST_DIGITS: Final = 12
 DECIDING: Final[dict[str, frozenset[str]]] = {
-    COMPLETIONS: frozenset((*TYPES[COMPLETIONS], "prompt", "prompt_embeds")),
-    CHAT: frozenset(TYPES[CHAT]),
-    MESSAGES: frozenset((*TYPES[MESSAGES], "tool_choice")),
-    RESPONSES: frozenset((*TYPES[RESPONSES], *_REFERENCES, "tools", "truncation")),
+    COMPLETIONS: frozenset((*TYPES[COMPLETIONS], *_LIMITS, "prompt", "prompt_embeds")),
+    CHAT: frozenset((*TYPES[CHAT], *_LIMITS)),
+    MESSAGES: frozenset((*TYPES[MESSAGES], *_LIMITS, "tool_choice")),
+    RESPONSES: frozenset((*TYPES[RESPONSES], *_LIMITS, *_REFERENCES, "tools", "truncation")),
 }
 """The deciding members, by path."""
 
@@ -123,13 +127,15 @@ DECIDING: Final[dict[str, frozenset[str]]] = {
 class Decisions:
     """How a request is served."""
 
-    __slots__ = ("splits", "stream")
+    __slots__ = ("most_tokens", "splits", "stream")
 
-    def __init__(self, stream: bool = False, splits: bool = False) -> None:
+    def __init__(self, stream: bool = False, splits: bool = False, most_tokens: float = inf) -> None:
         self.stream = stream
         """Whether the answer is a stream."""
         self.splits = splits
         """Whether the request has one prompt and one answer, so that another engine can compute the prompt's KV."""
+        self.most_tokens = most_tokens
+        """The most tokens of its answer; infinity if it sets no limit."""
 
 
 def decide(path: str, members: dict[str, Any]) -> Decisions:
@@ -170,7 +176,19 @@ def decide(path: str, members: dict[str, Any]) -> Decisions:
     elif splits and path == MESSAGES:
         choice = members.get("tool_choice")
         splits = choice is None or not forces_tool(choice)
-    return Decisions(stream, splits)
+    return Decisions(stream, splits, _most_tokens(members))
+
+
+def _most_tokens(members: dict[str, Any]) -> float:
+    """The least limit of the answer's tokens. An estimate for policies: only the engine reads it exactly."""
+    most = inf
+    for name in _LIMITS:
+        raw = members.get(name)
+        if raw is not None and len(raw) <= _MOST_DIGITS:
+            digits = bytes(raw)
+            if digits.isdigit():
+                most = min(most, float(digits))
+    return most
 
 
 def scalar(raw: Any) -> Any:

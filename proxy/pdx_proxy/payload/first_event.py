@@ -15,6 +15,9 @@ _BUFFERED_BYTES: Final = 1024 * 1024
 what may prove something."""
 _MOST_EVENTS: Final = 1000
 """Events of one answer that are judged without a pause. An engine sends at most a few before it generates."""
+_SERVER_ERROR: Final = 500
+_MOST_LINES: Final = 1000
+"""Lines of an event that is judged. vLLM's have at most two."""
 _NEAR_BYTES: Final = 4096
 """Within so many bytes, the two ends that an event may have are searched first. Most events are shorter."""
 _REPEATED: Final = 3
@@ -97,7 +100,9 @@ def _is_stream_open(endpoint: str, answer: Answer) -> bool:
             answer.inspected = max(begin, len(content) - 2)  # a separator may have begun
             return False
         short = end - begin <= _SHORT_BYTES
-        if (short or _name_of(content, begin) not in _ANNOUNCEMENTS) and _proves(endpoint, bytes(content[begin:end])):
+        if (short or _name_of(content, begin) not in _ANNOUNCEMENTS) and _proves(
+            endpoint, answer, bytes(content[begin:end])
+        ):
             return True
         begin = after
     answer.event_begin = answer.inspected = begin
@@ -140,15 +145,23 @@ def _event_end(content: bytes | bytearray, begin: int) -> tuple[int, int]:
     return end, end + 2
 
 
-def _proves(endpoint: str, event: bytes) -> bool:
-    """Whether an event shows that the engine generates; raises BadAnswer if it reports that the engine failed."""
+def _proves(endpoint: str, answer: Answer, event: bytes) -> bool:
+    """Whether an event decides for the client: the engine generates, or refuses the request (`answer.refused`).
+
+    Raises BadAnswer if the event reports that the engine failed.
+    """
     name = b""
     if not event.startswith(b"data:") or event.find(b"\n") >= 0:
+        if event.count(b"\n") > _MOST_LINES:  # not vLLM's: it goes to the client, as an event that is too long
+            return True
         name, event = _fields(event)
         if not event or name in _ANNOUNCEMENTS:  # an event without data is no event: a comment
             return False
     if event.find(b'"error"') >= 0:
         error = error_of(name, event.removeprefix(b"data:"))
+        if error is not None and error.status < _SERVER_ERROR:
+            answer.refused = True
+            return True
         if error is not None:
             raise BadAnswer(endpoint, "an error event", Reason.ERROR_EVENT, error.status, error.body)
     if event.find(_ABORTED) >= 0 or (name and _ends_without_token(name, event)):

@@ -3,11 +3,15 @@
 This module is not compiled: msgspec reads the annotations, and a compiled class has none.
 """
 
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Final, Generic, Literal, TypeAlias, TypeVar
 
 import msgspec
 
 Params: TypeAlias = dict[str, Any] | None
+Plain: TypeAlias = dict[str, bool | int | float | str | list[list[int]] | None] | None
+"""What vLLM's connectors answer: no list but the IDs of blocks by group. To check that here costs nothing."""
+BLOCKS: Final = list[list[int]]
+T = TypeVar("T")
 
 
 class Choice(msgspec.Struct):
@@ -16,19 +20,19 @@ class Choice(msgspec.Struct):
     finish_reason: str | None
 
 
-class Completion(msgspec.Struct):
+class Completion(msgspec.Struct, Generic[T]):
     """A P's complete answer at /v1/completions or /v1/chat/completions."""
 
     choices: list[Choice]
-    kv_transfer_params: Params
+    kv_transfer_params: T
 
 
-class Message(msgspec.Struct):
+class Message(msgspec.Struct, Generic[T]):
     """The same at /v1/messages, which leaves out members without a value (entrypoints/anthropic/api_router.py)."""
 
     type: Literal["message"]
     stop_reason: str | None = None
-    kv_transfer_params: Params = None
+    kv_transfer_params: T | None = None
 
 
 class Usage(msgspec.Struct):
@@ -37,12 +41,12 @@ class Usage(msgspec.Struct):
     output_tokens: int
 
 
-class Response(msgspec.Struct):
+class Response(msgspec.Struct, Generic[T]):
     """The same at /v1/responses."""
 
     object: Literal["response"]
     usage: Usage
-    kv_transfer_params: Params
+    kv_transfer_params: T
 
 
 class Ended(msgspec.Struct):
@@ -57,8 +61,12 @@ class Completed(msgspec.Struct):
     response: Ended
 
 
-COMPLETION: Final = msgspec.json.Decoder(Completion)
-MESSAGE: Final = msgspec.json.Decoder(Message)
-RESPONSE: Final = msgspec.json.Decoder(Response)
+COMPLETION: Final = msgspec.json.Decoder(Completion[Plain])
+MESSAGE: Final = msgspec.json.Decoder(Message[Plain])
+RESPONSE: Final = msgspec.json.Decoder(Response[Plain])
+NESTED_COMPLETION: Final = msgspec.json.Decoder(Completion[Params])
+NESTED_MESSAGE: Final = msgspec.json.Decoder(Message[Params])
+NESTED_RESPONSE: Final = msgspec.json.Decoder(Response[Params])
+"""With parameters of any JSON types."""
 ENDED: Final = msgspec.json.Decoder(Ended)
 COMPLETED: Final = msgspec.json.Decoder(Completed)

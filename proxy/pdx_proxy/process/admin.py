@@ -111,6 +111,7 @@ def describe(settings: Settings, snapshot: Snapshot, report: dict[str, Any], ser
         "retries": report["retries"],
         "ejections": report.get("ejections", {}),
         "sheds": report["sheds"],
+        "quarantined": report["quarantined"],
         "arrivals": report.get("arrivals", {}),
     }
 

@@ -7,6 +7,7 @@ from typing import Any
 from aiohttp import web
 
 from pdx_proxy.admission.api_keys import Keyring
+from pdx_proxy.admission.quarantine import Casualty, Verdicts
 from pdx_proxy.admission.usage import ROWS
 from pdx_proxy.balancing.engine_limits import Legs
 from pdx_proxy.balancing.leg_limits import leg_limits
@@ -14,7 +15,7 @@ from pdx_proxy.balancing.shared_load import LoadTable
 from pdx_proxy.config.settings import Settings
 from pdx_proxy.discovery.pod_watcher import Discovery, log_warning
 from pdx_proxy.endpoints.endpoint import Endpoint
-from pdx_proxy.endpoints.events import EndpointEvent, HandoffEvent
+from pdx_proxy.endpoints.events import HandoffEvent
 from pdx_proxy.endpoints.snapshot import Snapshot
 from pdx_proxy.engines.upstreams import create_engines
 from pdx_proxy.health.endpoint_manager import EndpointManager
@@ -29,6 +30,7 @@ from pdx_proxy.health.transfer_share import TransferShare
 from pdx_proxy.http.downstream.certificate import certificate_of
 from pdx_proxy.process.admin import create_admin
 from pdx_proxy.process.guard import Guard
+from pdx_proxy.process.quarantine import QuarantineKeeper, WorkerEvent
 from pdx_proxy.process.workers import LocalWorkers, ProcessWorkers, Workers, address_of, bind
 from pdx_proxy.telemetry.counters import Outcome
 from pdx_proxy.verification.prober import TransferProber
@@ -65,6 +67,7 @@ class Control:
             self.endpoint_manager.set_models,
             hurry=lambda: self._waiting() > 0 and self.loads.grow,
         )
+        self._quarantine = QuarantineKeeper(self._engines.clock, self._worker_report, self._publish_verdicts)
         self.prober = TransferProber(self._engines, self._snapshot, self._has_work, self.endpoint_manager.set_pairs)
         self.discovery: asyncio.Task[None] | None = None
         """Runs as long as the gateway, unless discovery fails for good."""
@@ -102,6 +105,7 @@ class Control:
         control._keyring.start()
         if control._certificate is not None:
             control._certificate.start()
+        control._quarantine.start()
         control._publish()
         control.endpoint_manager.start()
         control.scraper.start()
@@ -120,6 +124,7 @@ class Control:
         """Let open requests finish and end everything. Discovery runs until then, so that removed engines are seen."""
         self.draining = self._stopping = True
         await self.prober.stop()
+        await self._quarantine.stop()
         if self._workers is not None:
             await self._workers.stop()
         if self.discovery is not None:
@@ -140,13 +145,6 @@ class Control:
         if self._table is None:
             return await LocalWorkers.start(self._settings, self._on_event)
         return ProcessWorkers(self._settings, self._on_event, self._table)
-
-    def _on_event(self, event: EndpointEvent | HandoffEvent) -> None:
-        """Receive an event from a worker."""
-        if isinstance(event, HandoffEvent):
-            self.prober.on_event(event)
-        else:
-            self.endpoint_manager.on_event(event)
 
     def _waiting(self) -> int:
         return self._workers.waiting if self._workers is not None else 0
@@ -217,6 +215,18 @@ class Control:
         ranks = [e.name for e in self._snapshot().everything if e.address == endpoint.address]
         reports, legs = self.loads.reports.engines, await self._legs()
         return has_work([reports[name] for name in ranks if name in reports], sum(legs.get(name, 0) for name in ranks))
+
+    def _on_event(self, event: WorkerEvent) -> None:
+        if isinstance(event, HandoffEvent):
+            self.prober.on_event(event)
+        elif isinstance(event, Casualty):
+            self._quarantine.add(event)
+        else:
+            self.endpoint_manager.on_event(event)
+
+    def _publish_verdicts(self, verdicts: Verdicts) -> None:
+        if self._workers is not None and not self._stopping:
+            self._workers.apply_verdicts(verdicts)
 
     def _publish_load(self) -> None:
         if self._workers is not None:

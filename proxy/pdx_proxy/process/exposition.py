@@ -57,6 +57,12 @@ def _request_families(report: Mapping[str, Any]) -> Iterable[Metric]:
         ),
         ("pdx_ejections", "Ejected endpoints, by cause.", "reason", report.get("ejections", {})),
         ("pdx_requests_shed", "Requests that were shed, by reason.", "reason", report["sheds"]),
+        (
+            "pdx_requests_quarantined",
+            "Requests that were refused because engines had died of the same request, or of others of their client.",
+            "reason",
+            report["quarantined"],
+        ),
         ("pdx_not_split", "Requests that the gateway did not split, by reason.", "reason", report["notSplit"]),
         (
             "pdx_local_prefills",

@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from pdx_proxy.endpoints.events import EndpointEvent, EventSink, HandoffEvent
 from pdx_proxy.http.downstream.closing import refuse_handshakes
 from pdx_proxy.process.channel import Channel, ListenerClosed, Report, ReportRequest, encode
 from pdx_proxy.process.heartbeats import HeartbeatTable, read_sample
 from pdx_proxy.process.liveness import Fault, Silence
+from pdx_proxy.process.quarantine import WorkerEvent, WorkerEventSink
 from pdx_proxy.process.refusal import refuse_all
 from pdx_proxy.process.snapshot_frames import SnapshotFrames
 
@@ -45,7 +45,7 @@ class WorkerContext:
     first_frames: Callable[[], Iterable[bytes]]
     """Returns the frames that each new process receives before its first snapshot."""
     snapshots: SnapshotFrames
-    notify: EventSink
+    notify: WorkerEventSink
     """Receives the events of workers."""
     ended: Callable[[int, dict[str, Any] | None], None]
     """Receives the number and the last report of a process that has ended."""
@@ -190,7 +190,7 @@ class WorkerSupervisor:
                 self._pending.set_result(None)
 
     def _receive(self, message: object) -> None:
-        if isinstance(message, EndpointEvent | HandoffEvent):
+        if isinstance(message, WorkerEvent):
             try:
                 self._context.notify(message)
             except Exception:  # an error on this side must not end the worker

@@ -13,13 +13,13 @@ from typing import Any, Final
 
 from pdx_proxy.admission.admission import Admission
 from pdx_proxy.admission.api_keys import Keyring
+from pdx_proxy.admission.quarantine import Verdicts
 from pdx_proxy.admission.usage import Usage
 from pdx_proxy.balancing.load import Load
 from pdx_proxy.balancing.load_reports import LoadReports
 from pdx_proxy.balancing.prefill.shared_log import SharedLog
 from pdx_proxy.config.settings import Settings
 from pdx_proxy.config.settings import Tracing as TracingSettings
-from pdx_proxy.endpoints.events import EventSink
 from pdx_proxy.endpoints.snapshot import Snapshot
 from pdx_proxy.engines.upstreams import create_engines
 from pdx_proxy.handoff.settlements import Settlements
@@ -27,7 +27,9 @@ from pdx_proxy.handoff.worker_state import WorkerState
 from pdx_proxy.http.downstream.certificate import certificate_of
 from pdx_proxy.http.downstream.listener import Listener
 from pdx_proxy.process.guard import Guard
+from pdx_proxy.process.quarantine import WorkerEventSink
 from pdx_proxy.serving.gateway import Gateway
+from pdx_proxy.serving.isolation import Isolation
 from pdx_proxy.telemetry.trace_context import TraceSampler
 from pdx_proxy.telemetry.tracing import Tracing
 
@@ -81,7 +83,7 @@ class Worker:
     def __init__(
         self,
         settings: Settings,
-        notify: EventSink,
+        notify: WorkerEventSink,
         load: Load | None = None,
         usage: Usage | None = None,
         log: SharedLog | None = None,
@@ -99,10 +101,11 @@ class Worker:
         self._admission = Admission(
             settings.limits, usage or Usage(), self._engines.load, self._serving.counters, self._engines.clock
         )
+        self._isolation = Isolation(self._serving, self._admission, notify)
         # The control side logs what is wrong with a key file or a certificate.
         self._keyring = Keyring(settings.keys, self._engines.pool, lambda _: None, self._admission.set_weights)
         self._certificate = certificate_of(settings.tls, lambda _: None)
-        self._gateway = Gateway(self._settlements, self._admission, self._keyring, cursor)
+        self._gateway = Gateway(self._settlements, self._admission, self._isolation, self._keyring, cursor)
         self._listener = Listener(
             self._gateway.serve, max_body_bytes=settings.limits.max_body_bytes, send_seconds=settings.send_seconds
         )
@@ -118,13 +121,19 @@ class Worker:
         """Put a snapshot in force. A part of it that fails ends no worker."""
         with self._guard.step("The use of the latest endpoints"):
             self._serving.apply(snapshot)
+            self._isolation.observe(snapshot)
         self._admission.serve_next()
 
     def apply_load(self, reports: LoadReports) -> None:
         """Put the engines' latest load reports in force. If that fails, the limits stay as they are."""
         with self._guard.step("The use of the engines' load reports"):
             self._serving.apply_load(reports)
+        self._admission.senders.advance(self._engines.clock())
         self._admission.serve_next()
+
+    def apply_verdicts(self, verdicts: Verdicts) -> None:
+        """Isolate these requests and clients."""
+        self._isolation.apply(verdicts)
 
     @property
     def waiting(self) -> int:
@@ -139,7 +148,8 @@ class Worker:
             with self._guard.step(f"The report of the {name} balancer"):
                 self._balancing[name] = balancer.report()
         spans = {} if self._tracing is None else {"spans": self._tracing.report()}
-        return {**serving.counters.report(load.view()), **legs, **self._balancing, **spans}
+        senders = {"senders": self._admission.senders.report()}
+        return {**serving.counters.report(load.view()), **legs, **self._balancing, **spans, **senders}
 
     def drain(self) -> None:
         """Serve on, and let clients connect to other gateways."""

@@ -9,6 +9,7 @@ import sys
 
 import uvloop
 
+from pdx_proxy.admission.quarantine import Verdicts
 from pdx_proxy.admission.usage import ROWS, SharedUsage
 from pdx_proxy.balancing.load_reports import LoadReports
 from pdx_proxy.balancing.prefill.shared_log import SharedLog
@@ -47,6 +48,8 @@ async def _work(
                 heart.beat()
         elif isinstance(message, LoadReports):
             worker.apply_load(message)
+        elif isinstance(message, Verdicts):
+            worker.apply_verdicts(message)
         elif isinstance(message, Drain):
             worker.drain()
         elif isinstance(message, ReportRequest):

@@ -5,16 +5,17 @@ import socket
 from collections.abc import Iterable
 from typing import Any, Final, Protocol
 
+from pdx_proxy.admission.quarantine import Verdicts
 from pdx_proxy.admission.usage import WAITING_ROW
 from pdx_proxy.balancing.load_reports import LoadReports
 from pdx_proxy.balancing.prefill.shared_log import SharedLogMemory
 from pdx_proxy.balancing.shared_load import LoadTable
 from pdx_proxy.config.settings import Address, Settings
-from pdx_proxy.endpoints.events import EventSink
 from pdx_proxy.endpoints.snapshot import Snapshot
 from pdx_proxy.http.downstream.listener import BACKLOG
 from pdx_proxy.process.channel import Drain, encode
 from pdx_proxy.process.heartbeats import HeartbeatTable
+from pdx_proxy.process.quarantine import WorkerEventSink
 from pdx_proxy.process.snapshot_frames import SnapshotFrames
 from pdx_proxy.process.supervisor import WorkerContext, WorkerSupervisor
 from pdx_proxy.process.worker import Worker
@@ -37,6 +38,9 @@ class Workers(Protocol):
 
     def apply_load(self, reports: LoadReports) -> None:
         """Give every worker the engines' latest load reports."""
+
+    def apply_verdicts(self, verdicts: Verdicts) -> None:
+        """Isolate requests and clients in every worker."""
 
     @property
     def waiting(self) -> int:
@@ -96,7 +100,7 @@ class LocalWorkers:
         self.address = address
 
     @classmethod
-    async def start(cls, settings: Settings, notify: EventSink) -> "LocalWorkers":
+    async def start(cls, settings: Settings, notify: WorkerEventSink) -> "LocalWorkers":
         """Serve the port from this process; raises ListenError."""
         sock = bind(settings.listen, shared=False)
         address = address_of(sock)
@@ -109,6 +113,9 @@ class LocalWorkers:
 
     def apply_load(self, reports: LoadReports) -> None:
         self._worker.apply_load(reports)
+
+    def apply_verdicts(self, verdicts: Verdicts) -> None:
+        self._worker.apply_verdicts(verdicts)
 
     @property
     def waiting(self) -> int:
@@ -127,7 +134,7 @@ class LocalWorkers:
 class ProcessWorkers:
     """Several worker processes that share the serving port."""
 
-    def __init__(self, settings: Settings, notify: EventSink, table: LoadTable) -> None:
+    def __init__(self, settings: Settings, notify: WorkerEventSink, table: LoadTable) -> None:
         with bind(settings.listen, shared=False) as sock:
             self.address = address_of(sock)
         self._settings_frame = encode(settings)
@@ -136,6 +143,7 @@ class ProcessWorkers:
         self._snapshots = SnapshotFrames()
         self._load_frame: bytes | None = None
         """The newest reports; None before the first, so that a worker counts its choices under its own policy."""
+        self._verdicts_frame: bytes | None = None
         self._draining = False
         self._stopping = False
         self._heartbeats = HeartbeatTable(settings.workers)
@@ -167,6 +175,11 @@ class ProcessWorkers:
         self._load_frame = frame = encode(reports)
         for supervisor in self._running:
             supervisor.send_latest("load", frame)
+
+    def apply_verdicts(self, verdicts: Verdicts) -> None:
+        self._verdicts_frame = frame = encode(verdicts)
+        for supervisor in self._running:
+            supervisor.send_latest("verdicts", frame)
 
     @property
     def waiting(self) -> int:
@@ -200,8 +213,9 @@ class ProcessWorkers:
 
     def _first_frames(self) -> Iterable[bytes]:
         load = (self._load_frame,) if self._load_frame is not None else ()
+        verdicts = (self._verdicts_frame,) if self._verdicts_frame is not None else ()
         drain = (encode(Drain()),) if self._draining else ()
-        return (self._settings_frame, *load, *drain)
+        return (self._settings_frame, *load, *verdicts, *drain)
 
     def _add_ended(self, number: int, report: dict[str, Any] | None) -> None:
         """Keep the counts of a process that has ended; it has nothing in flight."""
@@ -209,6 +223,7 @@ class ProcessWorkers:
         self._prefill.forget(number)
         if report is not None:
             prefill = {"tokens": report["prefill"]["tokens"]}
-            open_now = {key: dict[str, int]() for key in ("inFlight", "legs", "prefilling", "blocked", "held")}
+            keys = ("inFlight", "legs", "prefilling", "blocked", "held", "senders")
+            open_now = {key: dict[str, int]() for key in keys}
             self._ended_reports.append({**report, **open_now, "prefill": prefill})
             self._ended_reports = [add_reports(self._ended_reports)]

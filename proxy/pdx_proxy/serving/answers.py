@@ -6,19 +6,31 @@ from typing import Final
 from pdx_proxy.admission.admission import ShedError
 from pdx_proxy.http.downstream.exchange import Exchange, answer, own_headers
 from pdx_proxy.http.errors import RefusedError, error_body, unavailable_body
-from pdx_proxy.http.upstream.failures import BadAnswer, EngineBusy, EngineFailure, RequestExpired
+from pdx_proxy.http.upstream.failures import BadAnswer, EngineBusy, EngineFailure, RequestExpired, is_local
 from pdx_proxy.serving.stream_end import break_of
 from pdx_proxy.telemetry.counters import Outcome
 from pdx_proxy.telemetry.timeline import Timeline
 
+DEADLY: Final = "Engines died while they served this request. It is not tried again."
 _BUSY: Final = "No engine accepts a request at present."
+_EXHAUSTED: Final = "The service is overloaded: the gateway is out of ports, files or memory."
 
 
-def answer_unavailable(exchange: Exchange, last: EngineFailure | None, timeline: Timeline) -> Outcome:
+def answer_unavailable(
+    exchange: Exchange, last: EngineFailure | None, timeline: Timeline, *, deadly: bool = False
+) -> Outcome:
     """Every attempt failed, `last` at last; None if no engine could be selected. An engine's own error goes on,
-    and so does the time after which it accepts requests again."""
+    and so does the time after which it accepts requests again. A `deadly` request has killed engines: it is not to be
+    sent again."""
     timeline.status, path = 503, exchange.path
+    if deadly:
+        timeline.status = 500
+        answer(exchange, 500, error_body(500, DEADLY, "InternalServerError", path=path), own_headers(exchange))
+        return Outcome.UNAVAILABLE
     headers = {**own_headers(exchange), "retry-after": "1"}
+    if last is not None and last.local:
+        answer(exchange, 503, unavailable_body(_EXHAUSTED, path), headers)
+        return Outcome.EXHAUSTED
     if isinstance(last, EngineBusy):
         headers["retry-after"] = str(ceil(last.seconds))
         timeline.status = last.answered
@@ -45,6 +57,11 @@ def answer_error(exchange: Exchange, error: Exception, timeline: Timeline) -> Ou
         return Outcome.EXPIRED
     if exchange.begun:
         exchange.abort()
+    elif is_local(error):
+        exchange.drop_body()
+        timeline.status, headers = 503, {**own_headers(exchange), "retry-after": "1"}
+        answer(exchange, 503, unavailable_body(_EXHAUSTED, exchange.path), headers)
+        return Outcome.EXHAUSTED
     else:
         exchange.drop_body()
         timeline.status = 500

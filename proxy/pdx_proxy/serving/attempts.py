@@ -1,5 +1,6 @@
 """The attempts of one request: select engines, hand off, and try again within the retry budget."""
 
+import asyncio
 from collections.abc import Collection, Coroutine
 from dataclasses import replace
 from typing import Any, Final
@@ -7,16 +8,19 @@ from typing import Any, Final
 from pdx_api.connectors.families import Pool, Pull
 from pdx_api.names import Role
 from pdx_proxy.admission.admission import Admission, Waiter
+from pdx_proxy.admission.permit import Permit
 from pdx_proxy.balancing.load import Room
-from pdx_proxy.balancing.pick import Choice
+from pdx_proxy.balancing.pick import Choice, pick_prefill
 from pdx_proxy.endpoints.endpoint import Endpoint
 from pdx_proxy.engines.transfer_params import LegRefused, PrefillStopped
 from pdx_proxy.handoff import pool, pull, push
 from pdx_proxy.handoff.failures import HandoffFailure
 from pdx_proxy.handoff.request import Handoff, Request
 from pdx_proxy.handoff.settlements import Settlements
+from pdx_proxy.http.downstream.exchange import Exchange
 from pdx_proxy.http.upstream.failures import BadAnswer, EngineBusy, EngineFailure, Reason
 from pdx_proxy.payload.body import decode_body
+from pdx_proxy.serving.isolation import Isolation, QuarantineError
 from pdx_proxy.serving.retry import Retry
 from pdx_proxy.telemetry.counters import LocalPrefillReason
 
@@ -27,19 +31,22 @@ _STOPPED: Final = LocalPrefillReason.NOTHING
 class Unserved:
     """The result of a request whose attempts all failed."""
 
-    __slots__ = ("last",)
+    __slots__ = ("deadly", "last")
 
-    def __init__(self, last: EngineFailure | None) -> None:
+    def __init__(self, last: EngineFailure | None, *, deadly: bool = False) -> None:
         self.last = last
         """The failure of the last attempt; None if no engine could be selected."""
+        self.deadly = deadly
+        """Whether engines died of it, so that it was tried no more."""
 
 
 class Attempts:
     """Runs the attempts of one worker's requests."""
 
-    def __init__(self, settlements: Settlements, admission: Admission, cursor: int) -> None:
+    def __init__(self, settlements: Settlements, admission: Admission, isolation: Isolation, cursor: int) -> None:
         serving = self._serving = settlements.serving
         self._admission = admission
+        self._isolation = isolation
         self.load = serving.engines.load
         self._engines = serving.engines
         self._chooser = serving.chooser
@@ -50,23 +57,26 @@ class Attempts:
         self._cursor = cursor
         """Round-robin cursor: decides between endpoints with equal load."""
 
-    async def run(self, request: Request, method: str) -> Handoff | Unserved:
-        """Return the first answer that opens. Raises ShedError if the request never gets its slot.
+    async def run(self, request: Request, method: str, exchange: Exchange) -> Handoff | Unserved:
+        """Return the first answer that opens. Raises RefusedError for a request that is isolated or gets no slot.
 
         The first attempt waits until engines have room. Further attempts do not wait: the retry budget bounds them.
         The request is dropped on return, so that its body is not kept while the answer is relayed.
         """
         retry = self._first
         room: Room | None = None
+        if self._isolation.active:
+            self._isolation.admit(request, exchange)
         choice = self._choose(request, retry)
         if self._may_begin(choice):
             request.permit.serve()
         else:
-            choice, room = await self._wait(request)
+            choice, room = await self._wait(request, exchange)
         self._begin(request)
         while choice is not None:
             if room is None:
                 room = Room(self.load, choice.decode, choice.prefill)
+            failed: HandoffFailure | None = None
             try:
                 if self.load.backing_off and (busy := self._busy(choice.decode)) is not None:
                     room.give_up()
@@ -78,9 +88,11 @@ class Attempts:
                 request.timeline.end_attempt("", Reason.STATUS.value, self._engines.clock())
                 retry = retry.after_refusal(_STOPPED if isinstance(refusal, PrefillStopped) else _REFUSED)
             except HandoffFailure as failure:
-                retry = self._record(
-                    retry.after_failure(failure, by_prefill=failure.endpoint is choice.prefill), failure, request
-                )
+                failed = failure
+            except asyncio.CancelledError:
+                room.give_up()
+                self._isolation.leave(choice, request, exchange)
+                raise
             except BaseException:
                 room.give_up()
                 raise
@@ -89,10 +101,37 @@ class Attempts:
                     self._engines.observer.served_whole(retry.failed)
                 if request.divisible and handoff.prefill is None and choice.place is None:
                     self._count_local(handoff, _why_local(choice, split, retry))
+                if not handoff.decode.answer.complete:
+                    handoff.remember(self._isolation.identify(request.body))
                 return handoff
             room.give_up()
+            if failed is not None:
+                retry = await self._after_failure(retry, failed, choice, request, exchange)
             choice, room = self._choose_again(request, retry), None
-        return Unserved(retry.last)
+        if retry.is_deadly:
+            await self._isolation.await_verdict(request, exchange)
+        return Unserved(retry.last, deadly=retry.is_deadly)
+
+    async def _after_failure(
+        self, retry: Retry, failure: HandoffFailure, choice: Choice, request: Request, exchange: Exchange
+    ) -> Retry:
+        """Find out whether engines died in the attempt, and return what may follow."""
+        prefill = choice.prefill
+        dead = await self._isolation.deaths(failure.cause, choice, request, exchange)
+        retry = retry.after_failure(failure, by_prefill=failure.endpoint is prefill)
+        if dead:
+            retry = retry.after_deaths(dead, of_decode=not dead <= self._prefills())
+            if not self._isolation.may_try_again(request, exchange):
+                retry = replace(retry, left=0, forbidden=True)
+        return self._record(retry, failure, request)
+
+    def left(self, handoff: Handoff, exchange: Exchange, permit: Permit) -> None:
+        """The client has left in the middle of its answer."""
+        self._isolation.leave_stream(handoff, exchange, permit.name)
+
+    def broken(self, handoff: Handoff, exchange: Exchange, permit: Permit) -> None:
+        """An answer has lost its engine, which may have died of the request."""
+        self._settlements.start(self._isolation.after_stream(handoff, exchange, permit.name), permit)
 
     def _begin(self, request: Request) -> None:
         """The request has left the queue, or has not waited."""
@@ -104,6 +143,12 @@ class Attempts:
         """Return the engines of a further attempt, which does not wait for room; None if there is none."""
         if not retry.left:
             return None
+        if retry.at_prefill:
+            self._cursor += 1
+            snapshot = request.selectable(self._engines.snapshot)
+            prefill = pick_prefill(snapshot, self.load.share, avoid=retry.avoid, cursor=self._cursor)
+            if prefill is not None:
+                return prefill
         choice = self._choose(request, retry)
         if choice is None or self.has_room(choice):
             return choice
@@ -113,12 +158,22 @@ class Attempts:
         """Whether the first attempt of a request needs no wait: no request waits, and the engines have room."""
         return self._admission.usage.all_waiting() == 0 and (choice is None or self.has_room(choice))
 
-    async def _wait(self, request: Request) -> tuple[Choice | None, Room | None]:
+    async def _wait(self, request: Request, exchange: Exchange) -> tuple[Choice | None, Room | None]:
         began = self._engines.clock()
         waiter = RoomWaiter(self, request)
         await self._admission.wait(waiter, narrow=not request.divisible)
         request.leave_queue(self._engines.clock() - began)
+        if self._isolation.active:
+            self._readmit(waiter, request, exchange)
         return waiter.choice, waiter.room
+
+    def _readmit(self, waiter: "RoomWaiter", request: Request, exchange: Exchange) -> None:
+        """Its client may have been isolated while the request waited."""
+        try:
+            self._isolation.admit(request, exchange, chosen=True)
+        except QuarantineError:
+            waiter.give_up()
+            raise
 
     def has_room(self, choice: Choice) -> bool:
         """Whether both engines may get one more leg."""
@@ -142,9 +197,9 @@ class Attempts:
     def _choose(self, request: Request, retry: Retry, full: Collection[str] = ()) -> Choice | None:
         """Select engines, none of `full`. The first attempt may be left to D alone although it could be split."""
         self._cursor += 1
-        snapshot, split = self._engines.snapshot, retry.splits(request.divisible)
+        snapshot, split = request.selectable(self._engines.snapshot), retry.splits(request.divisible)
         avoid = self._or_busy(full or retry.avoid) if self.load.backing_off else full or retry.avoid
-        if split and not retry.avoid and self._chooser.places:
+        if split and not retry.avoid and self._chooser.places and request.only is None:
             waited = self._engines.clock() - request.timeline.read
             choice = self._chooser.place(snapshot, request.body, waited, avoid)
             if choice is not None:
@@ -153,8 +208,12 @@ class Attempts:
 
     def _choose_least_full(self, request: Request, retry: Retry) -> Choice | None:
         avoid = self._or_busy(retry.avoid) if self.load.backing_off else retry.avoid
-        split, snapshot = retry.splits(request.divisible), self._engines.snapshot
+        split, snapshot = retry.splits(request.divisible), request.selectable(self._engines.snapshot)
         return self._chooser.choose_least_full(snapshot, request.body, split=split, avoid=avoid, cursor=self._cursor)
+
+    def _prefills(self) -> set[str]:
+        """Return the names of the prefill engines."""
+        return {engine.name for engine in self._engines.snapshot.everything if engine.role is Role.PREFILL}
 
     def _or_busy(self, avoid: Collection[str]) -> Collection[str]:
         """Avoid engines that accept no request as well, and no other D if none is left to answer."""
@@ -212,7 +271,7 @@ class Attempts:
 
     def _count_local(self, handoff: Handoff, reason: LocalPrefillReason) -> None:
         decode = handoff.decode
-        if decode.endpoint.role is Role.DECODE and decode.answer.status == 200:
+        if decode.endpoint.role is Role.DECODE and decode.answer.status == 200 and not decode.answer.refused:
             self._serving.counters.local_prefills[reason.value] += 1
 
 

@@ -12,9 +12,10 @@ from pdx_proxy.handoff.settlements import Settlements
 from pdx_proxy.http.cors import CORSPolicy
 from pdx_proxy.http.downstream.exchange import Exchange, own_headers
 from pdx_proxy.http.routes import ROUTES, Kind
-from pdx_proxy.http.upstream.failures import DeadlineExceeded, EngineFailure, RequestExpired
+from pdx_proxy.http.upstream.failures import DeadlineExceeded, EngineFailure, LostConnection, RequestExpired
 from pdx_proxy.serving.answers import answer_error, answer_unavailable
 from pdx_proxy.serving.attempts import Attempts, Unserved
+from pdx_proxy.serving.isolation import Isolation
 from pdx_proxy.serving.local_answers import LocalAnswers
 from pdx_proxy.serving.reader import RequestReader
 from pdx_proxy.serving.relay import relay
@@ -39,14 +40,16 @@ _WHOLE: Final = Outcome.WHOLE
 class Gateway:
     """Serves exchanges with one worker's engines."""
 
-    def __init__(self, settlements: Settlements, admission: Admission, keyring: Keyring, cursor: int = 0) -> None:
+    def __init__(
+        self, settlements: Settlements, admission: Admission, isolation: Isolation, keyring: Keyring, cursor: int = 0
+    ) -> None:
         serving, engines = settlements.serving, settlements.engines
         self._serving = serving
         self._clock = engines.clock
         self._admission = admission
         self._keyring = keyring
         self._reader = RequestReader(serving)
-        self._attempts = Attempts(settlements, admission, cursor)
+        self._attempts = Attempts(settlements, admission, isolation, cursor)
         self._log = AccessLog(engines.settings.logs, engines.settings.workers, self._roles, engines.clock)
         origins = engines.settings.cors.allowed_origins
         self._cors = CORSPolicy(origins) if origins else None
@@ -79,9 +82,10 @@ class Gateway:
             result = await self._attempts.run(
                 await self._reader.read(exchange, kind, bodies.pop(), timeline, permit, keep_alive),
                 "GET" if kind is _READ else "POST",
+                exchange,
             )
             permit.drop_body()
-            outcome = await self._answer(exchange, result, timeline)
+            outcome = await self._answer(exchange, result, timeline, permit)
         except asyncio.CancelledError:
             outcome = _CLIENT_LEFT
             raise
@@ -126,22 +130,29 @@ class Gateway:
         self._local.answer(exchange, draining=self.draining)
         return None
 
-    async def _answer(self, exchange: Exchange, result: Handoff | Unserved, timeline: Timeline) -> Outcome:
+    async def _answer(
+        self, exchange: Exchange, result: Handoff | Unserved, timeline: Timeline, permit: Permit
+    ) -> Outcome:
         if isinstance(result, Unserved):
-            return answer_unavailable(exchange, result.last, timeline)
-        leg, status = result.decode, result.decode.answer.status
+            return answer_unavailable(exchange, result.last, timeline, deadly=result.deadly)
+        leg, received = result.decode, result.decode.answer
         self._observe(result, timeline)
         try:
             headers = self._headers(exchange, result, timeline)
             failure = await relay(
                 exchange, leg, headers, self._serving.engines.deadlines.idle, self._serving.counters, timeline.trace
             )
+        except asyncio.CancelledError:
+            self._attempts.left(result, exchange, permit)
+            raise
         finally:
             leg.end()
         if failure is not None:
+            if isinstance(failure, LostConnection):
+                self._attempts.broken(result, exchange, permit)
             return self._broken(result, failure)
         self._serving.engines.observer.completed(leg.endpoint)
-        if status >= 400:
+        if received.status >= 400 or received.refused:
             return Outcome.REFUSED_BY_ENGINE
         return _SPLIT if result.prefill is not None else _WHOLE
 

@@ -28,6 +28,7 @@ class LocalAnswers:
     def answer(self, exchange: Exchange, *, draining: bool) -> None:
         """Answer a request that is none for engines."""
         path, method = exchange.path, exchange.method
+        exchange.drop_body()
         if self._cors is not None and is_preflight(method, exchange.headers):
             status, text, headers = self._cors.preflight(exchange.headers)
             answer(exchange, status, text.encode(), headers, "text/plain; charset=utf-8")

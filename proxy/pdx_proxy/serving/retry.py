@@ -1,12 +1,16 @@
 """What a request tries after a failed attempt (retries). Pure."""
 
 from dataclasses import dataclass, replace
+from typing import Final
 
 from pdx_api.names import PrefillFailure
 from pdx_proxy.endpoints.endpoint import Pairing
 from pdx_proxy.handoff.failures import HandoffFailure
 from pdx_proxy.http.upstream.failures import EngineFailure
 from pdx_proxy.telemetry.counters import LocalPrefillReason
+
+MOST_DEATHS: Final = 2
+"""Engines that die while they have a request, before it is given up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +29,12 @@ class Retry:
     """Why P or D refused a leg that the gateway had changed; None if none did."""
     whole: bool = False
     """Whether one engine must serve the request, although it may be divided."""
+    dead: frozenset[str] = frozenset()
+    """The engines that have died while they had the request."""
+    forbidden: bool = False
+    """Whether its client is isolated by now, so that no attempt follows."""
+    at_prefill: bool = False
+    """Whether a P, rather than a D, must serve the request."""
     failed: Pairing | None = None
     """The pair of the hand-off that failed, perhaps because KV did not move; None if none did."""
     free: bool = False
@@ -40,19 +50,43 @@ class Retry:
         """An engine has refused its leg: one engine gets the request as the client wrote it, even if no try is left."""
         return replace(self, left=max(self.left - 1, 1), refused=reason, whole=True)
 
+    @property
+    def is_deadly(self) -> bool:
+        """Whether the request is not tried again because engines died of it."""
+        return len(self.dead) >= MOST_DEATHS or self.forbidden
+
     def after_failure(self, failure: HandoffFailure, *, by_prefill: bool) -> "Retry":
         """An engine has failed; `by_prefill`: it is the attempt's P.
 
         If KV may not have moved, one engine serves the request, even if no try is left, unless D must never prefill.
         """
         fails = self.policy is PrefillFailure.FAIL
+        over = failure.cause.local or (by_prefill and fails)
         alone = failure.whole or (failure.pair is not None and not fails)
         return replace(
             self,
-            left=0 if by_prefill and fails else max(self.left - 1, int(alone)),
+            left=0 if over else max(self.left - 1, int(alone)),
             avoid=self.avoid | {failure.endpoint.name},
             last=failure.cause,
             whole=self.whole or alone or (by_prefill and self.policy is PrefillFailure.LOCAL),
             failed=failure.pair or self.failed,
             free=alone,
+        )
+
+    def after_deaths(self, dead: frozenset[str], *, of_decode: bool) -> "Retry":
+        """Engines have died in the last attempt. One more engine may get the request, and none after two deaths.
+
+        `of_decode`: one of them answers clients. The next attempt is then a P's, if there is one, so that a request
+        kills at most one engine of each role.
+        """
+        found = self.dead | dead
+        return replace(
+            self,
+            left=0 if len(found) >= MOST_DEATHS else min(self.left, 1),
+            avoid=self.avoid | dead,
+            dead=found,
+            whole=True,
+            failed=None,
+            free=False,
+            at_prefill=of_decode,
         )

@@ -30,7 +30,7 @@ class Outcome(StrEnum):
     REFUSED_BY_ENGINE = "refused_by_engine"
     """An engine answered 4xx."""
     REFUSED = "refused"
-    """The gateway answered 4xx."""
+    """The gateway answered 4xx, or refused a request of a client whose requests had killed engines."""
     SHED = "shed"
     """The gateway answered 429 or 503 because of a limit."""
     UNAVAILABLE = "unavailable"
@@ -43,12 +43,17 @@ class Outcome(StrEnum):
     """The request's total time was exceeded."""
     CLIENT_LEFT = "client_left"
     """The client disconnected before the answer was complete."""
+    EXHAUSTED = "exhausted"
+    """The gateway was out of ports, files, buffers or memory."""
     INTERNAL = "internal"
     """The gateway itself failed. Its log has the error."""
 
 
 FAILED: Final = frozenset(
-    {Outcome.SHED, Outcome.UNAVAILABLE, Outcome.BROKEN, Outcome.IDLE, Outcome.EXPIRED, Outcome.INTERNAL}
+    (
+        *(Outcome.SHED, Outcome.UNAVAILABLE, Outcome.BROKEN, Outcome.IDLE),
+        *(Outcome.EXPIRED, Outcome.EXHAUSTED, Outcome.INTERNAL),
+    )
 )
 """Outcomes that the client did not cause."""
 
@@ -62,6 +67,15 @@ class ShedReason(StrEnum):
     """Its client has too many open requests."""
     BYTES = "bytes"
     """The gateway buffers too many bytes of bodies."""
+
+
+class Quarantine(StrEnum):
+    """Why a request was refused after engines had died."""
+
+    REQUEST = "request"
+    """Engines died while they served a request with the same body."""
+    CLIENT = "client"
+    """Engines died of requests of its client, and those that it may use are not free."""
 
 
 class Settlement(StrEnum):
@@ -186,6 +200,8 @@ class Counters:
     """Attempts that failed before the first event, by reason."""
     sheds: dict[str, int] = field(default_factory=lambda: dict.fromkeys(ShedReason, 0))
     """Requests that were shed, by reason."""
+    quarantined: dict[str, int] = field(default_factory=lambda: dict.fromkeys((each.value for each in Quarantine), 0))
+    """Requests that were refused after engines had died, by reason."""
     not_split: dict[str, int] = field(default_factory=lambda: dict.fromkeys(NotSplitReason, 0))
     affinity: dict[str, dict[str, int]] = field(default_factory=lambda: _by_role(Affinity))
     """By role. An aggregated engine counts as decode."""
@@ -234,6 +250,7 @@ class Counters:
             "settlements": dict(self.settlements),
             "retries": dict(self.retries),
             "sheds": dict(self.sheds),
+            "quarantined": dict(self.quarantined),
             "notSplit": dict(self.not_split),
             "affinity": {role: dict(counts) for role, counts in self.affinity.items()},
             "choices": {role: dict(counts) for role, counts in self.choices.items()},

@@ -57,6 +57,9 @@ class AttemptRunner:
         try:
             probe = await hand_over(self._engines, prefill, decode, body, LEG_SECONDS)
         except EngineFailure as failure:
+            if failure.local:
+                attempt.seen = f"the gateway is at its own limits: {failure}"
+                return
             attempt.answered |= _answered(pair, failure)
             await self._examine_failure(pair, body, failure, attempt)
             attempt.silent = "" if failure.endpoint in attempt.answered else failure.endpoint

@@ -47,7 +47,8 @@ async def deliver_whole(
         changed.clear()
         await changed.wait()
     kind = fault.kind if fault else None
-    if kind is FaultKind.ERROR_EVENT or any(choice.seq.finish is Finish.ERROR for choice in choices):
+    fails = kind is FaultKind.ERROR_EVENT and fault is not None and not fault.error
+    if fails or any(choice.seq.finish is Finish.ERROR for choice in choices):
         return json_answer(_LOAD_ERROR.as_json(), 500)
     body = orjson.dumps(writer.whole(choices, kind is not FaultKind.NO_PARAMS))
     match kind:
@@ -95,7 +96,7 @@ async def deliver_stream(
             await response.write(content)
             continue
         if fault is not None and sent == fault.events:
-            content = await _spoil(request, fault, content, writer.failed(_LOAD_ERROR))
+            content = await _spoil(request, fault, content, fault.error or writer.failed(_LOAD_ERROR))
         await response.write(content)
         sent += 1
     await response.write_eof()

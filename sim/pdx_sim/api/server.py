@@ -273,7 +273,8 @@ class Api:
 
     async def _answer(self, request: web.Request, call: Call, fault: Fault | None) -> web.StreamResponse:
         choices = self._choices(call, fault)
-        aborts = self._host.draining or (fault is not None and fault.kind is FaultKind.ABORT)
+        refuses = fault is not None and bool(fault.error) and call.stream
+        aborts = self._host.draining or refuses or (fault is not None and fault.kind is FaultKind.ABORT)
         for choice in choices:
             if aborts:
                 choice.seq.end(Finish.ABORT)

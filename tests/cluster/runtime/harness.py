@@ -21,6 +21,7 @@ from urllib.parse import urlencode
 from pdx_api.names import API_VERSION, GATEWAY_ROLE, KIND, LABEL_DEPLOYMENT
 from pdx_cluster.app.cluster import Cluster
 from pdx_operator.app.permissions import ACCESS, OWN_ACCESS
+from pdx_operator.kube.decoder import decode
 from pdx_operator.kube.resources import CHILD_KINDS, PDDEPLOYMENT, POD, Kind
 from tests.ports import free_port
 
@@ -77,13 +78,15 @@ class Api:
         self._token = token or cluster.token
         self._tls = ssl.create_default_context(cafile=str(cluster.authority))
 
-    def request(self, method: str, path: str, body: Body | None = None, content: str = "application/json") -> Body:
-        """One request; raises urllib.error.HTTPError."""
+    def request(
+        self, method: str, path: str, body: Body | bytes | None = None, content: str = "application/json"
+    ) -> Body:
+        """One request; raises urllib.error.HTTPError. What an answer nests too deeply is null."""
         headers = {"Authorization": f"Bearer {self._token}", "Content-Type": content, "User-Agent": "pdx-test"}
-        data = json.dumps(body).encode() if body is not None else None
+        data = json.dumps(body).encode() if isinstance(body, dict) else body
         request = urllib.request.Request(self._url + path, data, headers, method=method)
         with urllib.request.urlopen(request, timeout=120, context=self._tls) as answer:
-            found: Body = json.loads(answer.read())
+            found: Body = decode(answer.read())
         return found
 
     def get(self, kind: Kind, namespace: str, name: str) -> Body | None:
@@ -106,7 +109,7 @@ class Api:
                 return items
             page["continue"] = found["metadata"]["continue"]
 
-    def create(self, kind: Kind, namespace: str, body: Body) -> Body:
+    def create(self, kind: Kind, namespace: str, body: Body | bytes) -> Body:
         """Make an object."""
         return self.request("POST", kind.path(namespace), body)
 

@@ -9,6 +9,8 @@ import pytest
 from pdx_api.names import Order
 from pdx_proxy.admission import api_keys as keys_module
 from pdx_proxy.config.settings import Address, Keys, Limits, Settings
+from pdx_proxy.health.warm_up import explain
+from pdx_proxy.http.upstream.failures import BadAnswer, ConnectFailure, Reason
 from pdx_proxy.process.main import run
 from tests.component.conftest import MakeWorld
 from tests.component.harness import Shape, World, eventually, request_of
@@ -60,6 +62,42 @@ async def test_without_keys_the_clients_goes_on(make_world: MakeWorld) -> None:
     assert (await world.complete(headers=ALICE)).status == 200
     shown = [headers["authorization"] for headers in _seen(world) if "authorization" in headers]
     assert shown == ["Bearer alice-key"] * 2
+
+
+@pytest.mark.parametrize("order", [Order.PREFILL_FIRST, Order.CONCURRENT])
+@pytest.mark.parametrize("key", [None, "another-key"])
+async def test_a_missing_key_of_the_engines_is_named(
+    key: str | None, order: Order, tmp_path: Path, make_world: MakeWorld, caplog: pytest.LogCaptureFixture
+) -> None:
+    """At warm-up: in the log, once for each engine, and in the state of the endpoint."""
+    keys = Keys()
+    if key is not None:
+        (tmp_path / "engine").write_text(key)
+        keys = Keys(engines=str(tmp_path / "engine"))
+    world = await make_world(order, decode=2, sim={"api_key": "engine-key"}, keys=keys, warm=False)
+    reasons: set[str] = set()
+
+    def found() -> bool:
+        reasons.clear()
+        reasons.update(str(e.reason) for e in world.gateway.registry.snapshot.everything)
+        return all("--engine-key" in reason for reason in reasons)
+
+    await eventually(found)
+    have = "requires an API key, and the gateway has none" if key is None else "refuses the key that the gateway has"
+    assert all("status 401" in reason and have in reason and "apiKeySecretRef" in reason for reason in reasons)
+    shown = [endpoint["reason"] for endpoint in (await world.state())["endpoints"]]
+    assert all("--engine-key" in reason for reason in shown)
+    await eventually(lambda: all(engine.counts.unauthorized >= 2 for engine in world.engines))
+    assert sum("--engine-key" in record.getMessage() for record in caplog.records) == 3, "once for each engine"
+    world.allowed.loop_errors = True
+
+
+@pytest.mark.parametrize(("status", "named"), [(401, True), (403, True), (400, False), (404, False), (500, False)])
+def test_which_failures_of_a_warm_up_name_the_key(status: int, named: bool) -> None:
+    failure = BadAnswer("d", f"status {status}", Reason.STATUS, status, b"")
+    for has_key in (False, True):
+        assert ("--engine-key" in explain(failure, has_key=has_key)) is named
+    assert explain(ConnectFailure("d", "refused"), has_key=False) == "d: refused"
 
 
 async def test_the_engines_key_is_on_every_leg(order: Order, files: Keys, make_world: MakeWorld) -> None:

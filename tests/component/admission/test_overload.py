@@ -2,8 +2,10 @@
 
 import asyncio
 import json
+from functools import partial
 from typing import Any
 
+import openai
 import pytest
 
 from pdx_api.names import Order
@@ -20,6 +22,11 @@ def _requests(world: World) -> int:
 
 def _queued(world: World) -> int:
     return int(world.report["inFlight"]["queued"])
+
+
+def _is_full(world: World, waiting: int) -> bool:
+    """Whether D runs its only request, and so many wait."""
+    return _queued(world) == waiting and world.d.counts.running_now > 0
 
 
 async def _request_in_order(world: World, count: int, done: list[int]) -> "list[asyncio.Task[Reply]]":
@@ -43,7 +50,7 @@ async def test_requests_wait_in_order_and_further_ones_are_shed(order: Order, ma
     tasks = await _request_in_order(world, 4, done)
     assert _queued(world) == 3
     reply = await world.complete(prompt="shed")
-    assert (reply.status, reply.error["code"], reply.error["type"]) == (503, 503, "ServiceUnavailableError")
+    assert (reply.status, reply.error["code"], reply.error["type"]) == (429, 429, "RateLimitError")
     assert "queue is full" in reply.error["message"]
     assert 1 <= int(reply.headers["retry-after"]) <= 60
     assert (await world.call("GET", f"{world.url}/health")).status == 200
@@ -57,13 +64,51 @@ async def test_requests_wait_in_order_and_further_ones_are_shed(order: Order, ma
     assert sum(world.report["phases"]["queue"]["counts"]) == 3
 
 
+@pytest.mark.parametrize(
+    ("path", "kind"),
+    [
+        ("/v1/messages", "rate_limit_error"),
+        ("/v1/messages/count_tokens", "rate_limit_error"),
+        ("/v1/responses", "RateLimitError"),
+        ("/v1/embeddings", "RateLimitError"),
+    ],
+)
+async def test_a_full_queue_is_429_in_the_shape_of_each_api(path: str, kind: str, make_world: MakeWorld) -> None:
+    world = await make_world(
+        Order.PREFILL_FIRST, d=SLOW, limits=Limits(in_flight_per_decode=1, queued_requests=1), debug_headers=True
+    )
+    tasks = await _request_in_order(world, 2, [])
+    reply = await world.post(path, {"model": "sim", "messages": [], "input": "a"})
+    assert (reply.status, reply.error["type"]) == (429, kind)
+    assert 1 <= int(reply.headers["retry-after"]) <= 60
+    await asyncio.gather(*tasks)
+    assert (await world.outcomes())["shed"] == 1
+
+
+async def test_sdks_repeat_a_request_that_met_a_full_queue(make_world: MakeWorld) -> None:
+    world = await make_world(Order.PREFILL_FIRST, d=SLOW, limits=Limits(in_flight_per_decode=1, queued_requests=1))
+    async with openai.AsyncOpenAI(base_url=f"{world.url}/v1", api_key="k", max_retries=9) as client:
+        await client.models.list()
+        tasks = []
+        for waiting in range(2):
+            tasks.append(asyncio.create_task(world.complete(tokens=200)))
+            await eventually(partial(_is_full, world, waiting))
+        found = await client.completions.create(model="sim", prompt="a", max_tokens=2)
+    assert found.choices[0].text == Shape().expected("a", 2)
+    await asyncio.gather(*tasks)
+    outcomes = await world.outcomes()
+    world.sent = sum(outcomes.values())
+    assert outcomes["shed"] >= 1
+
+
 async def test_a_wait_that_is_too_long_is_shed(make_world: MakeWorld) -> None:
     limits = Limits(in_flight_per_decode=1, queue_seconds=0.05)
     world = await make_world(Order.PREFILL_FIRST, d=SLOW, limits=limits)
     first = asyncio.create_task(world.complete(tokens=150))
     await eventually(lambda: world.d.counts.running_now)
     reply = await world.complete()
-    assert (reply.status, first.done()) == (503, False)
+    assert (reply.status, reply.error["type"], first.done()) == (503, "ServiceUnavailableError", False)
+    assert 1 <= int(reply.headers["retry-after"]) <= 60
     assert "waited too long" in reply.error["message"]
     assert (await first).status == 200
     assert world.report["sheds"]["queue_timeout"] == 1
@@ -214,10 +259,10 @@ async def test_two_workers_share_the_limits(make_world: MakeWorld) -> None:
         await asyncio.sleep(0.005)
     statuses = [task.result() for task in tasks]
     assert most <= 4
-    assert set(statuses) == {200, 503}
+    assert set(statuses) == {200, 429}
     assert statuses.count(200) >= 4
     state = await world.state()
-    assert state["outcomes"]["shed"] == statuses.count(503)
+    assert state["outcomes"]["shed"] == statuses.count(429)
 
 
 async def _alone(world: World) -> int:
@@ -232,11 +277,11 @@ async def test_ten_times_too_much(make_world: MakeWorld) -> None:
     limits = Limits(in_flight_per_decode=8, queued_requests=8, queue_seconds=1.0)
     world = await make_world(Order.PREFILL_FIRST, d={"decode_token_seconds": 0.002}, limits=limits)
     loop = asyncio.get_running_loop()
-    statuses: dict[int, int] = {200: 0, 503: 0}
+    statuses: dict[int, int] = {200: 0, 429: 0, 503: 0}
     ends = loop.time() + 40.0
 
     def continues() -> bool:
-        return loop.time() < ends and not (statuses[503] > 100 and statuses[200] > 200)
+        return loop.time() < ends and not (statuses[429] + statuses[503] > 100 and statuses[200] > 200)
 
     async def client(pause: float) -> None:
         while continues():
@@ -254,8 +299,8 @@ async def test_ten_times_too_much(make_world: MakeWorld) -> None:
             await asyncio.sleep(0.01)
 
     await asyncio.gather(watch(), *(client(0.1) for _ in range(80)))
-    assert statuses[503] > 100, "it was an overload"
+    assert statuses[429] + statuses[503] > 100, "it was an overload"
     assert statuses[200] > 200
     report = world.report
-    assert report["outcomes"]["shed"] == statuses[503]
+    assert report["outcomes"]["shed"] == statuses[429] + statuses[503]
     assert report["outcomes"]["split"] == statuses[200]

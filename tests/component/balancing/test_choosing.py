@@ -68,7 +68,7 @@ async def test_the_default_keeps_conversations_at_their_p_and_spreads_them(make_
     assert len({*first}) == len({*second}) == 1
     assert {*first} != {*second}
     expected = world.gateway._workers._worker._serving.chooser.prefills.expected  # type: ignore[union-attr]
-    assert 0.5 < expected.cached_tokens / expected.prompt_tokens < 0.8
+    assert 0.5 < expected.all.cached_tokens / expected.all.prompt_tokens < 0.8
     engines = [expected.engines[world.endpoint(p).name] for p in world.prefill]
     assert [engine.backlog for engine in engines] == [0, 0]
     assert all(engine.measured.tokens > 0 for engine in engines)

@@ -28,6 +28,11 @@ class Mark:
         """This process's environment with the mark."""
         return {**os.environ, _VARIABLE: self._value}
 
+    @property
+    def only(self) -> dict[str, str]:
+        """The mark alone."""
+        return {_VARIABLE: self._value}
+
     def pids(self) -> set[int]:
         """Every marked process that is no zombie."""
         return {int(path.parent.name) for path in Path("/proc").glob("[0-9]*/environ") if self._is_on(path)}

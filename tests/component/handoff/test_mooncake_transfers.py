@@ -154,7 +154,7 @@ async def test_a_decode_that_dies_while_it_waits(order: Order, form: Shape, make
     )
     victim = next(d for d in world.decode if any(PROMPT in str(seen.body) for seen in d.seen))
     await victim.kill()
-    await _served(world, task, form, split=1)
+    await _served(world, task, form, whole=1)
     assert world.report["retries"] == {"lost": 1}
     await _freed(world)
     await victim.restart()

@@ -5,6 +5,7 @@ import asyncio
 from pdx_api.names import Order
 from pdx_proxy.config.settings import SLO
 from pdx_proxy.handoff.worker_state import WorkerState
+from pdx_proxy.payload.prompt_blocks import PromptBlocks
 from pdx_proxy.process.workers import LocalWorkers
 from tests.component.conftest import MakeWorld
 from tests.component.harness import PROMPT, Shape, World, eventually
@@ -34,9 +35,10 @@ async def test_requests_burst_to_d_when_every_p_would_be_late(make_world: MakeWo
     await learn(world)
     serving = serving_of(world)
     prefill = serving.chooser.prefills.expected.engine(world.endpoint(world.p).name)
-    backlog = prefill.sent(1_000_000, 0, serving.engines.clock())
+    backlog = [prefill.sent(PromptBlocks([], [], 4_000), serving.engines.clock()) for _ in range(250)]
     burst = await world.complete(STREAM, prompt=f"First: {PROMPT}")
-    backlog.dropped()
+    for leg in backlog:
+        leg.dropped()
     assert burst.text == STREAM.expected(f"First: {PROMPT}")
     assert (await stream).status == 200
     assert await world.outcomes() == {"whole": 1, "split": 1}

@@ -1,11 +1,14 @@
 """Coding agents: one conversation with each client, all of it sent in every round. `make soak` has thirty rounds."""
 
+import asyncio
+from pathlib import Path
 from typing import Any, Final
 
 import anthropic
 import openai
 import pytest
 
+from tests import sdk_suite
 from tests.engines.conftest import Pair
 from tests.engines.support.harness import MODEL, Gateway, eventually, make_prompt
 
@@ -68,6 +71,20 @@ class Agents:
                 call = {"type": "function_call", "call_id": f"t{number}", "name": "read_file", "arguments": "{}"}
                 result = {"type": "function_call_output", "call_id": f"t{number}", "output": _result(front, number)}
                 items += [*(item.model_dump(exclude_none=True) for item in answer.output), call, result]
+
+    @pytest.mark.soak
+    async def test_what_anthropics_own_tests_find(self, front: Gateway, pair: Pair, tmp_path: Path) -> None:
+        await check_anthropics_own_tests(front, pair, tmp_path, sdk_suite.ALL)
+
+
+async def check_anthropics_own_tests(front: Gateway, pair: Pair, folder: Path, which: str) -> None:
+    """Each test of the SDK that passes against the decode engine passes through the gateway."""
+    suite = sdk_suite.unpacked(folder)
+    direct = await asyncio.to_thread(sdk_suite.outcomes, suite, pair.decode.url, MODEL, which)
+    through = await asyncio.to_thread(sdk_suite.outcomes, suite, front.url, MODEL, which)
+    assert list(direct.values()).count("passed") > len(direct) / 4
+    found = sdk_suite.lost(direct, through)
+    assert not found, "\n".join(found)
 
 
 class _Counted:

@@ -81,3 +81,12 @@ def test_a_huge_page_costs_little(kind: str) -> None:
     began = time.process_time()
     assert read_metrics(HUGE[kind]).running is None
     assert time.process_time() - began < 1.0
+
+
+@pytest.mark.parametrize("line", ["", ',a="' + "b" * 300 + '"', ',a="' + "b" * 10_000 + '"'])
+def test_the_lines_of_a_page_are_bounded_together(line: str) -> None:
+    """Each is searched for every rank."""
+    page = f'vllm:num_requests_running{{engine="0"{line}}} 1.0\n'
+    fit = min(5000, (1 << 20) // len(page))
+    assert read_metrics(page.encode() * fit, 0).running == fit
+    assert read_metrics(page.encode() * (fit + 1), 0).running is None

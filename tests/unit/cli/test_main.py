@@ -94,6 +94,21 @@ def test_a_file_as_run_directory(capsys: pytest.CaptureFixture[str]) -> None:
     assert "tiny-cpu.yaml cannot be read: Not a directory; choose another" in capsys.readouterr().err
 
 
+def test_without_the_extra_a_command_says_which_one(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def imported(name: str) -> None:
+        raise ModuleNotFoundError(f"No module named {name!r}", name=missing)
+
+    monkeypatch.setattr("importlib.import_module", imported)
+    missing = "aiohttp"
+    assert main(["gateway"]) == ExitCode.FAILED
+    assert capsys.readouterr().err == "pdx: aiohttp is not installed; run `pip install 'pdx-serving[cli]'` (220 MB).\n"
+    missing = "pdx_proxy.gone"
+    with pytest.raises(ModuleNotFoundError):
+        main(["gateway"])
+
+
 def test_documents_name_images_of_this_version() -> None:
     """PDX's own, where a tag is written out."""
     root = EXAMPLES.parent
@@ -115,7 +130,10 @@ def test_render_prints_the_image_of_the_chart(capsys: pytest.CaptureFixture[str]
     items = json.loads(capsys.readouterr().out)["items"]
     gateway = next(i for i in items if i["kind"] == "Deployment" and i["metadata"]["name"] == "tiny-gateway")
     (container,) = gateway["spec"]["template"]["spec"]["containers"]
-    assert container["image"] == f"{image['repository']}:{image.get('tag') or about['appVersion']}"
+    assert (
+        container["image"]
+        == f"{values['imageRegistry']}/{image['repository']}:{image.get('tag') or about['appVersion']}"
+    )
 
 
 @pytest.mark.machine

@@ -1,6 +1,7 @@
 """The policy LeastITL for endpoints: passes snapshots, load reports and open streams to the modules that decide."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from math import inf
 from typing import Any, Final
 
 from pdx_api.names import Policy as PolicyName
@@ -17,16 +18,16 @@ from pdx_proxy.balancing.decode.placement import (
     batch_limit,
     place,
 )
+from pdx_proxy.balancing.decode.reservations import SplitPrompt, WholePrompt
 from pdx_proxy.balancing.decode.streams import StreamMeter
 from pdx_proxy.balancing.decode.view import FREE_KV, DecodeView, least_itl
 from pdx_proxy.balancing.load import Load
 from pdx_proxy.balancing.load_reports import LoadReport, LoadReports
 from pdx_proxy.balancing.policies import LoadOf, Needs, Policy, least
-from pdx_proxy.balancing.prefill.backlog import PrefillEngine, PrefillLeg
+from pdx_proxy.balancing.prefill.backlog import PrefillEngine, PrefillLeg, Reservation
 from pdx_proxy.balancing.prefill.balancer import PrefillBalancer
 from pdx_proxy.endpoints.endpoint import Endpoint
 from pdx_proxy.endpoints.snapshot import Snapshot
-from pdx_proxy.payload.answer_budget import most_answer_tokens
 from pdx_proxy.payload.body import Body
 from pdx_proxy.payload.prompt_blocks import PromptBlocks
 from pdx_proxy.telemetry.counters import Relay
@@ -58,6 +59,7 @@ class DecodeBalancer(Policy):
         "_kept",
         "_learned_at",
         "_load",
+        "_longest",
         "_meter",
         "_prefill_rate",
         "_prefills",
@@ -91,6 +93,8 @@ class DecodeBalancer(Policy):
         self._varies = False
         """Whether the engines differ, or one is short of KV. Otherwise the fewest requests are the least ITL."""
         self._answer_tokens = _USUAL_ANSWER
+        self._longest = inf
+        """The most tokens of a request that an engine accepts."""
         self._prefill_rate = 0.0
         """Tokens per second of the P that finished the last prompt first."""
         self.handoff = 0.0
@@ -174,16 +178,14 @@ class DecodeBalancer(Policy):
         found = place(candidates, prefill, waited, self.slo, now)
         return None if found is None else (fits[found[0]], found[1])
 
-    def sent_whole(self, endpoint: Endpoint, leg: PrefillLeg) -> None:
+    def sent_whole(self, endpoint: Endpoint, leg: PrefillLeg) -> Reservation:
         """A D has got a whole request, which it prefills."""
-        now = self._load.clock()
-        seconds = self._cost(self._prefills.expected.engine(endpoint.name), leg.tokens, now)
-        self._share(endpoint.name).add(self._workers * seconds, now)
+        seconds = self._cost(self._prefills.expected.engine(endpoint.name), leg.tokens, leg.sent_at)
+        return WholePrompt(leg, self._share(endpoint.name), self._workers * seconds)
 
-    def sent_split(self, endpoint: Endpoint, body: Body) -> None:
+    def sent_split(self, endpoint: Endpoint, body: Body) -> Reservation:
         """A D gets the KV of a prompt, which it keeps in its prefix cache too."""
-        self._kept.add(body.features.blocks.tokens)
-        self._prefills.keeps(endpoint, body)
+        return SplitPrompt(self._prefills, self._kept, endpoint, body.features.blocks)
 
     def report(self) -> dict[str, Any]:
         """Return the state as JSON values that may be summed over workers, with what to divide by."""
@@ -227,6 +229,8 @@ class DecodeBalancer(Policy):
         """Replace the views."""
         self._varies = False
         self._views = {}
+        engines = self._prefills.expected.engines
+        self._longest = max((engines[d.name].longest for d in decodes if d.name in engines), default=inf)
         answers = [report.answer_tokens for d in decodes if (report := reports.engines.get(d.name)) is not None]
         answers = [tokens for tokens in answers if tokens > 0.0]
         self._answer_tokens = sum(answers) / len(answers) if answers else _USUAL_ANSWER
@@ -263,7 +267,7 @@ class DecodeBalancer(Policy):
     def _tokens(self, body: Body) -> float:
         """The tokens whose KV a request needs at its end, by an estimate."""
         prompt = body.features.blocks.tokens or len(body.shared) // _BODY_BYTES
-        return prompt + min(self._answer_tokens, most_answer_tokens(body))
+        return min(prompt + min(self._answer_tokens, body.decisions.most_tokens), self._longest)
 
     def _prefill_wait(self, prefills: Sequence[Endpoint], body: Body, now: float) -> PrefillWait | None:
         """How long the prompt would take at the P that finishes it first; None while no rate is learned."""
@@ -275,12 +279,12 @@ class DecodeBalancer(Policy):
         least = min(waits)
         best = engines[waits.index(least)]
         self._prefill_rate = best.rate(now)
-        own = (blocks.tokens + 1 - best.cache.cached(blocks)) / self._prefill_rate
+        own = best.left(blocks) / self._prefill_rate
         return PrefillWait(least + self.handoff, own + self.handoff)
 
     def _candidate(self, endpoint: Endpoint, body: Body, now: float) -> Candidate:
         engine, blocks = self._prefills.expected.engine(endpoint.name), body.features.blocks
-        tokens = blocks.tokens + 1 - engine.cache.cached(blocks)
+        tokens = engine.left(blocks)
         legs, load = self._load.count(endpoint), self._load.of(endpoint)
         seconds, itl = self._cost(engine, tokens, now), self._views[endpoint.name].itl(load + 1.0)
         return Candidate(

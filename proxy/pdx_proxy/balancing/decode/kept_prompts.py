@@ -28,7 +28,7 @@ class KeptPrompts:
         self._mean = 0.0
 
     def add(self, tokens: int) -> None:
-        """A prompt with so many tokens has been sent."""
+        """An engine has got the KV of a prompt with so many tokens."""
         if self._count < _LONGEST_MEAN:
             self._count += 1
         self._mean += (tokens - self._mean) / self._count

@@ -157,6 +157,12 @@ class PrefillShare:
         self._seconds = self.at(now) * self.window + seconds
         self._at = now
 
+    def take_back(self, seconds: float, sent_at: float) -> None:
+        """A prefill of so many seconds that was sent to it is not done."""
+        self._sent -= seconds
+        left = self._seconds - seconds * exp(-max(self._at - sent_at, 0.0) / self.window)
+        self._seconds = max(left, 0.0)
+
     def worked(self, left: float) -> float:
         """Return the seconds of prefills that it has done since the last call; `left` are still to do."""
         before, self._done = self._done, self._sent - left

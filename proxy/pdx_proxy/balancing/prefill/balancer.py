@@ -15,6 +15,7 @@ from pdx_proxy.balancing.prefill.shared_log import KEPT, EndRecord, SentRecord, 
 from pdx_proxy.endpoints.endpoint import NO_SLOT, Endpoint
 from pdx_proxy.endpoints.snapshot import Snapshot
 from pdx_proxy.payload.body import Body
+from pdx_proxy.payload.prompt_blocks import PromptBlocks
 
 _PREFILL: Final = Role.PREFILL
 
@@ -51,6 +52,7 @@ class PrefillBalancer(Policy):
                 expected.forget(name)
         self._generations = generations
         self._names = {e.slot: e.name for e in snapshot.everything if e.slot != NO_SLOT}
+        expected.bound(_longest(snapshot, reports))
         self._of = ()
         self._watches = {name: watch for name, watch in self._watches.items() if name in expected.engines}
         for name, report in reports.engines.items():
@@ -85,12 +87,10 @@ class PrefillBalancer(Policy):
             leg.log, leg.number = log, log.sent(endpoint.slot, blocks, now, learns)
         return leg
 
-    def keeps(self, endpoint: Endpoint, body: Body) -> None:
-        """An engine gets the KV of a prompt, which its cache keeps."""
-        blocks, log = body.features.blocks, self._log
-        self.expected.engine(endpoint.name).cache.touch(blocks)
-        if log is not None and endpoint.slot != NO_SLOT:
-            log.keeps(endpoint.slot, blocks, self._load.clock())
+    def share_kept(self, endpoint: Endpoint, prompt: PromptBlocks, now: float) -> None:
+        """An engine has got the KV of a prompt, which its cache keeps: the other workers read that."""
+        if self._log is not None and endpoint.slot != NO_SLOT:
+            self._log.keeps(endpoint.slot, prompt, now)
 
     def report(self) -> dict[str, Any]:
         """Return the state as JSON values that may be summed over workers; some come with what to divide by."""
@@ -104,8 +104,8 @@ class PrefillBalancer(Policy):
             "rates": rates,
             "rated": dict.fromkeys(rates, 1),
             "tokens": {
-                "cached": expected.cached_tokens,
-                "computed": expected.prompt_tokens - expected.cached_tokens,
+                "cached": expected.all.cached_tokens,
+                "computed": expected.all.prompt_tokens - expected.all.cached_tokens,
             },
         }
 
@@ -124,7 +124,7 @@ class PrefillBalancer(Policy):
                 if name is not None:
                     engine = self.expected.engine(name)
                     if record.number == KEPT:
-                        engine.cache.touch(record.prompt)
+                        engine.cache.touch(record.prompt, engine.longest)
                     else:
                         leg = self.expected.received(engine, record.prompt, record.at, record.learns)
                         legs[record.number] = leg
@@ -149,3 +149,15 @@ class PrefillBalancer(Policy):
         """How much of its share each endpoint may get: less in slow start."""
         load = self._load
         return [(load.count(e) + 1) / (load.of(e) + 1) for e in endpoints]
+
+
+def _longest(snapshot: Snapshot, reports: LoadReports) -> dict[str, int]:
+    """Return the most tokens of a prompt at each endpoint, by name: of its longest model, and of its cache."""
+    found: dict[str, int] = {}
+    for endpoint in snapshot.everything:
+        report = reports.engines.get(endpoint.name)
+        bounds = [max((model.longest for model in endpoint.models), default=0), report.cache_tokens if report else 0]
+        known = [bound for bound in bounds if bound]
+        if known:
+            found[endpoint.name] = min(known)
+    return found

@@ -14,8 +14,8 @@ from collections.abc import Mapping, Sequence
 from math import exp
 from typing import Final
 
-from pdx_proxy.balancing.prefill.backlog import PrefillEngine, PrefillLeg
-from pdx_proxy.balancing.prefill.rate import PrefillRate
+from pdx_proxy.balancing.prefill.backlog import Computed, PrefillEngine, PrefillLeg
+from pdx_proxy.balancing.prefill.prefix_cache import MOST_TOKENS
 from pdx_proxy.payload.prompt_blocks import PromptBlocks
 
 TOLERANCE: Final = 1.05
@@ -39,19 +39,14 @@ model of `pdx_sim.profiles`, a sequence lengthens 100 steps as much as 100 to 20
 class ExpectedWait:
     """Owner of what was sent to the engines and what was learned about them. Times are seconds of one clock."""
 
-    __slots__ = ("_all", "_decayed_at", "_engines", "_recent", "cached_tokens", "prompt_tokens")
+    __slots__ = ("_decayed_at", "_engines", "_longest", "all")
 
     def __init__(self) -> None:
         self._engines: dict[str, PrefillEngine] = {}
-        self._all = PrefillRate()
-        """The rate of all engines together."""
-        self._recent = 0.0
-        """Prompts sent recently."""
+        self._longest: Mapping[str, int] = {}
         self._decayed_at = 0.0
-        self.prompt_tokens = 0
-        """Tokens of all prompts that this worker sent."""
-        self.cached_tokens = 0
-        """Those of them that were expected to be in the engine's cache."""
+        self.all = Computed()
+        """What all engines together have computed."""
 
     @property
     def engines(self) -> Mapping[str, PrefillEngine]:
@@ -62,8 +57,14 @@ class ExpectedWait:
         """Return the engine with this name, a new one if there is none. It is valid until it is forgotten."""
         found = self._engines.get(name)
         if found is None:
-            found = self._engines[name] = PrefillEngine(self._all)
+            found = self._engines[name] = PrefillEngine(self.all, self._longest.get(name, MOST_TOKENS))
         return found
+
+    def bound(self, longest: Mapping[str, int]) -> None:
+        """Set the most tokens of a prompt at each engine, by name; absent: not known."""
+        self._longest = longest
+        for name, engine in self._engines.items():
+            engine.longest = longest.get(name, MOST_TOKENS)
 
     def choose(
         self,
@@ -104,19 +105,17 @@ class ExpectedWait:
 
         While no rate has been measured at all, a second is a token.
         """
-        tokens = prompt.tokens + 1  # an engine computes the last token even if all are in its cache
-        return [engine.wait(tokens - engine.cache.cached(prompt), engine.rate(now) or 1.0, now) for engine in engines]
+        return [engine.wait(engine.left(prompt), engine.rate(now) or 1.0, now) for engine in engines]
 
     def _costs(self, engines: Sequence[PrefillEngine], prompt: PromptBlocks, now: float) -> list[float]:
         """Return for each engine the seconds that all prompts together lose if it gets this one."""
         if now - self._decayed_at > _DECAY_SECONDS:
             self._decay(now)
-        tokens = prompt.tokens + 1
-        delayed_per_second = _DELAYED * self._recent / (RECENT_SECONDS * len(self._engines))  # per second and engine
+        delayed_per_second = _DELAYED * self.all.recent / (RECENT_SECONDS * len(self._engines))  # per second and engine
         costs: list[float] = []
         for engine in engines:
             speed = engine.rate(now)
-            own = tokens - engine.cache.cached(prompt)
+            own = engine.left(prompt)
             if speed <= 0.0:
                 costs.append(float(engine.backlog + own))
                 continue
@@ -124,13 +123,13 @@ class ExpectedWait:
             delayed = delayed_per_second * wait
             if delayed > _MOST_DELAYED:
                 delayed = _MOST_DELAYED
-            costs.append(wait + (delayed * own + _RECENT_WEIGHT * engine.recent) / speed)
+            costs.append(wait + (delayed * own + _RECENT_WEIGHT * (engine.recent + engine.backlog)) / speed)
         return costs
 
     def _decay(self, now: float) -> None:
         factor = exp(-(now - self._decayed_at) / RECENT_SECONDS)
         self._decayed_at = now
-        self._recent *= factor
+        self.all.recent *= factor
         for engine in self._engines.values():
             engine.recent *= factor
 
@@ -139,16 +138,11 @@ class ExpectedWait:
 
         `learns`: whether the answer comes when the prefill ends. It does not if it comes when decoding ends.
         """
-        leg = self.received(engine, prompt, now, learns)
-        self.prompt_tokens += prompt.tokens
-        self.cached_tokens += leg.cached
-        return leg
+        return engine.sent(prompt, now, learns)
 
     def received(self, engine: PrefillEngine, prompt: PromptBlocks, now: float, learns: bool) -> PrefillLeg:
         """The same for a prompt that another worker has sent."""
-        cached = engine.cache.touch(prompt)
-        self._recent += 1.0
-        return engine.sent(prompt.tokens + 1 - cached, cached, now, learns)
+        return engine.sent(prompt, now, learns, own=False)
 
     def forget(self, name: str) -> None:
         """The engine has restarted or is gone. Its open legs change nothing any more."""

@@ -1,10 +1,14 @@
-"""Which blocks of prompts an engine has in its prefix cache, from the prompts that were sent to it. Pure.
+"""Which blocks of prompts an engine has in its prefix cache, from the prompts that it has computed. Pure.
 
 Blocks are evicted like vLLM's (v1/core/block_pool.py): the least recently used prompt first, of a prompt the last block
 first. So a block stays at least as long as those that follow it, and the blocks that an engine has of a prompt are
 always the first ones.
+
+A prompt that was sent to the engine is *reserved* there until the engine answers. Blocks of reserved prompts are found
+like the others, so that prompts with the same beginning come to the same engine. They evict nothing.
 """
 
+from bisect import bisect_right
 from collections import OrderedDict
 from typing import Final
 
@@ -19,11 +23,15 @@ MOST_TOKENS: Final = 8_388_608
 class PrefixCache:
     """The blocks of one engine."""
 
-    __slots__ = ("_blocks", "capacity", "tokens")
+    __slots__ = ("_blocks", "_latest", "_reserved", "capacity", "tokens")
 
     def __init__(self) -> None:
         self._blocks: OrderedDict[int, int] = OrderedDict()
         """Tokens of each block by hash, the next to be evicted first."""
+        self._reserved: set[int] = set()
+        """Blocks of prompts that the engine has not answered, but for the latest ones."""
+        self._latest: list[PromptBlocks] = []
+        """Prompts since the last search. Most are answered before the next one, and cost nothing here."""
         self.tokens = 0
         """Their sum."""
         self.capacity = UNREPORTED_TOKENS
@@ -34,33 +42,59 @@ class PrefixCache:
 
     def cached(self, prompt: PromptBlocks) -> int:
         """Return how many tokens of the prompt's beginning the engine has."""
-        hashes, blocks = prompt.hashes, self._blocks
+        found = self._found(prompt)
+        return prompt.ends[found - 1] if found else 0
+
+    def _found(self, prompt: PromptBlocks) -> int:
+        """Return how many blocks of the prompt it has."""
+        if self._latest:
+            latest, self._latest = self._latest, []
+            for other in latest:
+                hashes = other.hashes
+                for index in range(self._found(other), len(hashes)):
+                    self._reserved.add(hashes[index])
+        hashes, blocks, reserved = prompt.hashes, self._blocks, self._reserved
         low, high = 0, len(hashes)
         while low < high:  # bisection: see the module
             middle = (low + high) // 2
-            if hashes[middle] in blocks:
+            if hashes[middle] in blocks or (reserved and hashes[middle] in reserved):
                 low = middle + 1
             else:
                 high = middle
-        return prompt.ends[low - 1] if low else 0
+        return low
 
-    def touch(self, prompt: PromptBlocks) -> int:
-        """The engine computes this prompt: its blocks are the last to be evicted. Return the tokens that it had."""
+    def reserve(self, prompt: PromptBlocks) -> int:
+        """The engine gets this prompt; return the tokens that it has. Call `touch` or `withdraw` when that is over."""
+        found = self._found(prompt)
+        self._latest.append(prompt)
+        return prompt.ends[found - 1] if found else 0
+
+    def withdraw(self, prompt: PromptBlocks) -> None:
+        """The engine does not compute this prompt: what only a reservation has brought goes."""
+        for index, other in enumerate(self._latest):
+            if other is prompt:
+                del self._latest[index]
+                return
+        if self._reserved:
+            self._reserved.difference_update(prompt.hashes)
+
+    def touch(self, prompt: PromptBlocks, longest: int = MOST_TOKENS) -> None:
+        """The engine has computed this prompt, at most so many tokens: its blocks are the last to be evicted."""
         hashes, ends, blocks = prompt.hashes, prompt.ends, self._blocks
-        cached = 0
-        for index in range(len(hashes) - 1, -1, -1):
+        count = len(hashes)
+        self.withdraw(prompt)
+        if prompt.tokens > longest:
+            count = bisect_right(ends, longest)
+        for index in range(count - 1, -1, -1):
             block = hashes[index]
             if block in blocks:
                 blocks.move_to_end(block)
-                if not cached:
-                    cached = ends[index]
             else:
                 size = ends[index] - ends[index - 1] if index else ends[0]
                 blocks[block] = size
                 self.tokens += size
         if self.tokens > self.capacity:
             self._evict()
-        return cached
 
     def resize(self, tokens: int) -> None:
         """Set the capacity."""

@@ -6,7 +6,7 @@ returns there. (Not when it has come in one piece with the request before: aioht
 
 import asyncio
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from aiohttp import HttpVersion10, HttpVersion11, web
 from aiohttp.abc import AbstractStreamWriter
@@ -18,10 +18,12 @@ from aiohttp.web_protocol import RequestHandler
 from pdx_proxy.http.downstream.boundary import RequestBoundary
 from pdx_proxy.http.downstream.exchange import Handler, Pausable, date_line
 from pdx_proxy.http.downstream.head import FORWARDED_FOR, MAX_HEADERS
-from pdx_proxy.http.downstream.transport import SendProgress, body_seconds, cut, peer_of, sweep_client
+from pdx_proxy.http.downstream.inflation import inflate, inflater_of
+from pdx_proxy.http.downstream.transport import SendProgress, body_seconds, peer_of, sweep_client
 from pdx_proxy.http.errors import BAD_REQUEST, RefusedError, body_too_large, body_too_slow, error_body, head_too_large
 from pdx_proxy.http.messages import answer_head
 from pdx_proxy.http.target import split_target
+from pdx_proxy.http.tcp import cut
 
 _IDLE_SECONDS: Final = 75.0
 """How long a connection may wait for a whole head, from the end of the previous request."""
@@ -30,6 +32,12 @@ _LISTS: Final = ("tracestate", FORWARDED_FOR)
 """Headers whose lines are one list (W3C Trace Context, 3.3.1). The gateway reads the other ones as single values."""
 _TOO_MANY: Final = "Too many headers"
 
+_SLICE_BYTES: Final = 64 * 1024
+"""Bytes that are parsed before the framing of what comes is judged again."""
+_AMBIGUOUS: Final = "A request has a Content-Length, or a Transfer-Encoding that is chunked, and not both."
+_WASTE: Final = "it has too many tiny chunks, or trailers that are too long."
+Discard = Callable[[asyncio.Transport, bool, bool], None]
+"""Takes over a connection whose last answer is written: whether writing is paused, and the client floods."""
 TakeBack = Callable[[asyncio.Transport, bytes, bool], bool]
 """Offers a connection to the fast path, with the first bytes of a request and whether its writing is paused. False: it
 is declined."""
@@ -38,25 +46,65 @@ is declined."""
 class _Protocol(RequestHandler):
     """aiohttp's connection, with flow control of the upstream."""
 
-    __slots__ = ("boundary", "progress", "take_back", "upstream")
+    __slots__ = ("boundary", "discard", "progress", "requests", "since", "take_back", "upstream")
 
     boundary: RequestBoundary
+    discard: Discard
+    requests: int
+    """How many had begun at `since`."""
+    since: float
+    """Since when the connection waits for a request, as far as `sweep` has seen."""
     progress: SendProgress
     take_back: TakeBack
     upstream: Pausable | None
 
     def data_received(self, data: bytes) -> None:
-        if data:
-            if self._is_idle and self.boundary.is_reached(self._request_count) and self._give_back(data):
+        if data and self._is_idle and self.boundary.is_reached(self._request_count) and self._give_back(data):
+            return
+        for begin in range(0, len(data), _SLICE_BYTES):
+            piece = data[begin : begin + _SLICE_BYTES] if len(data) > _SLICE_BYTES else data
+            self.boundary.follow(piece)
+            if self.boundary.wastes:
+                self._refuse_waste()
+            if self._close or self._force_close:
                 return
-            self.boundary.follow(data)
-        super().data_received(data)
+            super().data_received(piece)
+
+    def _refuse_waste(self) -> None:
+        """Read nothing more of a body whose framing costs too much, and answer 400."""
+        request = self._current_request
+        if request is not None:
+            request.content.set_exception(web.RequestPayloadError(_WASTE))
+        elif self.transport is not None:
+            self.handle_error(cast("web.BaseRequest", None), 400, message=_WASTE)
+            self.linger()
+        self.close()
+
+    def linger(self) -> None:
+        """Give up the connection, whose last answer is written: what still comes is discarded; then it is closed."""
+        transport, self.transport = self.transport, None
+        if transport is not None and not transport.is_closing():
+            self.discard(transport, self.writing_paused, self.boundary.wastes)
+            self.connection_lost(None)
+
+    @property
+    def begun(self) -> int:
+        """Requests whose head has come."""
+        return self._request_count
+
+    @property
+    def waits(self) -> bool:
+        """Whether the connection waits for a request."""
+        return self._waiter is not None and not self._waiter.done()
 
     @property
     def _is_idle(self) -> bool:
         """Whether every request is answered and the next one may come."""
-        waits = self._waiter is not None and not self._waiter.done() and not self._messages
-        return waits and not (self._force_close or self._close or self._buffer_paused or self._reading_paused)
+        return (
+            self.waits
+            and not self._messages
+            and not (self._force_close or self._close or self._buffer_paused or self._reading_paused)
+        )
 
     def _give_back(self, data: bytes) -> bool:
         """Give the connection back to the fast path, which reads on from `data`, and end this object."""
@@ -127,7 +175,8 @@ class AiohttpExchange:
         self.headers = _joined_headers(request)
         self.path, self.query = split_target(request.raw_path)
         self.cors = b""
-        self.keep_alive = request.keep_alive
+        # A proxy in front that speaks HTTP/1.0 may not understand chunks (RFC 9112, 6.1).
+        self.keep_alive = request.keep_alive and (self.chunks or "transfer-encoding" not in request.headers)
         self.begun = False
 
     @property
@@ -177,14 +226,24 @@ class AiohttpExchange:
         if (self._request.content_length or 0) > largest:
             raise self._too_large()
         began, body = asyncio.get_running_loop().time(), bytearray()
+        inflater = inflater_of(self._request.headers.get("content-encoding", "").lower())
         async with asyncio.timeout(body_seconds(0)) as limit:
             while piece := await self._request.content.readany():
-                body += piece
-                if len(body) > largest:
-                    raise self._too_large()
-                if self._count is not None:
-                    self._count(len(piece))
+                while piece:
+                    piece, rest = (piece, b"") if inflater is None else inflate(inflater, piece)
+                    body += piece
+                    if len(body) > largest:
+                        raise self._too_large()
+                    if self._count is not None:
+                        self._count(len(piece))
+                    piece = rest
+                    if piece:
+                        await asyncio.sleep(0)
                 limit.reschedule(began + body_seconds(len(body)))
+        if inflater is not None:
+            body += inflater.flush()  # at most what was left of the last match
+        if inflater is not None and not inflater.eof:
+            raise web.RequestPayloadError("its compressed content is cut short.")
         return body
 
     def _too_large(self) -> RefusedError:
@@ -218,6 +277,12 @@ class AiohttpExchange:
             cut(transport)
 
 
+def _is_ambiguous(headers: Mapping[str, str]) -> bool:
+    """Whether the head frames the body in two ways, or in one that is not understood."""
+    coding = headers.get("transfer-encoding")
+    return coding is not None and (coding.strip().lower() != "chunked" or "content-length" in headers)
+
+
 def _joined_headers(request: web.BaseRequest) -> Mapping[str, str]:
     """The headers of a request, with several lines of a list as one."""
     headers = request.headers
@@ -233,20 +298,34 @@ def _joined_headers(request: web.BaseRequest) -> Mapping[str, str]:
 class FallbackServer(web.Server):
     """aiohttp's protocol factory; the handler is cancelled when its client disconnects."""
 
-    def __init__(self, handler: Handler, take_back: TakeBack, *, max_body_bytes: int) -> None:
+    def __init__(
+        self,
+        handler: Handler,
+        take_back: TakeBack,
+        discard: Discard,
+        *,
+        max_body_bytes: int,
+    ) -> None:
         async def serve(request: web.BaseRequest) -> web.StreamResponse:
             protocol = request.protocol
             assert isinstance(protocol, _Protocol)
             if request.version < HttpVersion10:
                 return protocol.handle_error(request, 400, message="HTTP/1.0 and HTTP/1.1 are spoken here.")
+            if _is_ambiguous(request.headers):
+                return protocol.handle_error(request, 400, message=_AMBIGUOUS)
             exchange, task = AiohttpExchange(request, protocol), asyncio.current_task()
             assert task is not None
             self.tasks.add(task)
+            if "upgrade" in request.headers and protocol.boundary.has_more(protocol.begun):
+                exchange.close_after()  # aiohttp loses what comes in one piece with such a request
             try:
                 await handler(exchange)
             finally:
                 self.tasks.discard(task)
                 protocol.upstream = None
+            if not request.content.is_eof():
+                protocol._task_handler = None  # this task ends by itself
+                protocol.linger()
             written = _Written()
             if not exchange.keep_alive:
                 written.force_close()
@@ -259,8 +338,10 @@ class FallbackServer(web.Server):
         self.tasks: set[asyncio.Task[Any]] = set()
         """The handlers of the requests that are served."""
         limits = {"max_line_size": _MAX_LINE_BYTES, "max_field_size": _MAX_LINE_BYTES, "max_headers": MAX_HEADERS}
-        self._options: dict[str, Any] = {"access_log": None, "keepalive_timeout": _IDLE_SECONDS, **limits}
+        reading = {"auto_decompress": False, "lingering_time": 0.0}  # aiohttp would do both before authentication
+        self._options: dict[str, Any] = {"access_log": None, "keepalive_timeout": _IDLE_SECONDS, **limits, **reading}
         self._take_back = take_back
+        self._discard = discard
         self._max_body_bytes = max_body_bytes
         super().__init__(serve, handler_cancellation=True, request_factory=self._request, **self._options)
 
@@ -278,6 +359,8 @@ class FallbackServer(web.Server):
         protocol.progress = SendProgress()
         protocol.boundary = RequestBoundary()
         protocol.take_back = self._take_back
+        protocol.discard = self._discard
+        protocol.requests, protocol.since = -1, 0.0
         return protocol
 
     @property
@@ -286,10 +369,14 @@ class FallbackServer(web.Server):
         return list(self._connections.values())
 
     def sweep(self, now: float, send_seconds: float) -> None:
-        """Cut the clients that have accepted no byte for `send_seconds`."""
+        """Cut the clients that have accepted no byte for `send_seconds`, and close those that send no whole head."""
         for protocol, transport in list(self._connections.items()):
             assert isinstance(protocol, _Protocol)
             sweep_client(transport, protocol.progress, now, send_seconds)
+            if protocol.requests != protocol.begun or not protocol.waits:
+                protocol.requests, protocol.since = protocol.begun, now
+            elif now - protocol.since > _IDLE_SECONDS:
+                transport.close()
 
     def _request(
         self,

@@ -14,9 +14,9 @@ from typing import Final, Protocol, cast
 
 from pdx_proxy.http.downstream.exchange import Handler, Pausable, answer
 from pdx_proxy.http.downstream.head import MAX_HEAD_BYTES, hot_path, may_be_hot, read_head
-from pdx_proxy.http.downstream.transport import SendProgress, body_seconds, cut, hand_over, peer_of, sweep_client
+from pdx_proxy.http.downstream.transport import SendProgress, body_seconds, hand_over, peer_of, sweep_client
 from pdx_proxy.http.errors import RefusedError, body_too_slow, error_body, unavailable_body
-from pdx_proxy.http.tcp import detect_lost_peer, has_unread_bytes
+from pdx_proxy.http.tcp import cut, detect_lost_peer, has_unread_bytes
 
 _MAX_AHEAD_BYTES: Final = 64 * 1024
 """How much a client may send ahead of its answers. Beyond that, reading is paused until an answer is complete."""
@@ -252,6 +252,16 @@ class Http1Connection:
         transport.set_protocol(cast("asyncio.Protocol", self))
         self.data_received(data)
 
+    def discard(self, transport: asyncio.Transport, write_paused: bool, floods: bool) -> None:
+        """Take over a connection from the fallback, whose last answer is written."""
+        self.transport = transport
+        self._write_paused = write_paused
+        self.closes = True
+        self._missing = _MAX_AHEAD_BYTES if floods else self._owner.max_body_bytes
+        transport.set_protocol(cast("asyncio.Protocol", self))
+        transport.resume_reading()
+        self._linger(transport)
+
     def eof_received(self) -> bool:
         return False
 
@@ -278,6 +288,7 @@ class Http1Connection:
             self._continue(data)
         elif self.task is not None:
             self._ahead += data
+            self._count_ahead(len(data))
             if len(self._ahead) > _MAX_AHEAD_BYTES and self.transport is not None and not self._read_paused:
                 self._read_paused = True
                 self.transport.pause_reading()
@@ -340,6 +351,18 @@ class Http1Connection:
             self._body, self._large_body = [], None
             if self._body_complete is not None and not self._body_complete.done():
                 self._body_complete.set_exception(refusal)
+
+    def _count_ahead(self, size: int) -> None:
+        """Count bytes behind the request that is served. If they are refused, the connection ends with its answer."""
+        if self._count is None:
+            return
+        try:
+            self._count(size)
+        except RefusedError:
+            self._ahead, self.closes, self._count = b"", True, None
+            if self.transport is not None and not self._read_paused:
+                self._read_paused = True
+                self.transport.pause_reading()
 
     def _refuse(self, transport: asyncio.Transport, with_answer: bool) -> None:
         """Close a connection beyond the limit, with a 503 or without an answer."""

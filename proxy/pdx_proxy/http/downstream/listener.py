@@ -15,7 +15,7 @@ from pdx_proxy.http.downstream.exchange import Handler
 from pdx_proxy.http.downstream.fallback import FallbackServer
 from pdx_proxy.http.downstream.head import may_be_hot
 from pdx_proxy.http.downstream.http1 import Http1Connection
-from pdx_proxy.http.downstream.transport import cut
+from pdx_proxy.http.tcp import cut
 
 _SWEEP_SECONDS: Final = 5.0
 """How often idle and slow clients are closed: one timer for all connections."""
@@ -54,7 +54,7 @@ class Listener:
 
     def __init__(self, handler: Handler, *, max_body_bytes: int, send_seconds: float) -> None:
         self._loop = asyncio.get_running_loop()
-        self._fallback = FallbackServer(handler, self._take_back, max_body_bytes=max_body_bytes)
+        self._fallback = FallbackServer(handler, self._take_back, self._discard, max_body_bytes=max_body_bytes)
         self._connections: set[Http1Connection] = set()
         self._sweeper = self._loop.call_later(_SWEEP_SECONDS, self._sweep)
         self._sock: socket.socket | None = None
@@ -90,6 +90,10 @@ class Listener:
             return False
         self().resume(transport, data, write_paused)
         return True
+
+    def _discard(self, transport: asyncio.Transport, write_paused: bool, floods: bool) -> None:
+        """Discard what a client still sends behind its last answer, for a moment, and close its connection."""
+        self().discard(transport, write_paused, floods)
 
     async def start(self, sock: socket.socket, context: ssl.SSLContext | None = None) -> None:
         """Accept the connections of a bound socket, and own the socket. With a context, they use TLS."""

@@ -11,9 +11,11 @@ class Answer:
         "event_begin",
         "framed",
         "headers",
+        "heads",
         "inspected",
         "keep_alive",
         "raw",
+        "refused",
         "size",
         "status",
         "unread",
@@ -24,6 +26,8 @@ class Answer:
         """0 until the head has arrived."""
         self.headers: list[tuple[bytes, bytes]] = []
         """Names are in lower case."""
+        self.heads = 1
+        """Heads in `raw`: one, and one for each interim answer."""
         self.chunked = False
         self.keep_alive = False
         self.complete = False
@@ -35,12 +39,25 @@ class Answer:
         """An unfinished head; and the bytes of a framed answer as received. Empty once the answer is relayed."""
         self.size = 0
         """Bytes of body so far."""
+        self.refused = False
+        """Whether the answer is 200, and its first event reports an error of the client."""
         self.event_begin = 0
         """Where the first event begins that has not been judged, in bytes of the body."""
         self.inspected = 0
         """Bytes of the body in which the end of that event has been searched."""
         self.unread = False
         """Whether events have arrived that are judged later: so many arrived together."""
+
+    def skip_interim(self) -> None:
+        """Forget an interim answer (1xx). Its bytes stay in `raw`."""
+        self.status = 0
+        self.headers = []
+        self.heads += 1
+
+    def end(self) -> None:
+        """The engine has ended the connection: so ends a body without a length and without chunks (RFC 9112, 6.3)."""
+        if self.status and not self.chunked and not self.header(b"content-length"):
+            self.complete = True
 
     def add(self, data: bytes) -> None:
         """Append a part of the body. The first part is kept as it is: most answers have one."""
@@ -51,6 +68,11 @@ class Answer:
         if not isinstance(content, bytearray):
             self.content = content = bytearray(content)
         content += data
+
+    def discard(self) -> None:
+        """Forget the body."""
+        self.content = b""
+        self.raw = []
 
     @property
     def body(self) -> bytes:

@@ -13,10 +13,16 @@ import httptools
 
 from pdx_proxy.config.settings import Address
 from pdx_proxy.http.messages import BodyParts
-from pdx_proxy.http.tcp import detect_lost_peer
+from pdx_proxy.http.tcp import cut, detect_lost_peer
 from pdx_proxy.http.upstream.answer import Answer
 from pdx_proxy.http.upstream.deadline import DeadlineTimer
-from pdx_proxy.http.upstream.failures import ClosedConnection, DeadlineExceeded, LostConnection, RequestExpired
+from pdx_proxy.http.upstream.failures import (
+    ClosedConnection,
+    DeadlineExceeded,
+    LostConnection,
+    RequestExpired,
+    is_local,
+)
 
 _JOINED_BYTES: Final = 16 * 1024
 """Up to this size, head and body are joined and sent in one write. A larger body is not copied."""
@@ -26,8 +32,17 @@ _MAX_HEAD_BYTES: Final = 64 * 1024
 a chunk (RFC 9112, 7.1.1). An engine that sends more has failed."""
 _FRAMED_BYTES: Final = 8
 """The most bytes of a stream that is kept as received, for one byte of its body. A chunk of one byte has six."""
+_SLICE_BYTES: Final = 16 * 1024
+"""How many bytes are parsed before the number of chunks is checked. A read may have 256 KiB."""
+_LEAST_PIECE: Final = 22
+"""The fewest bytes of a chunk with its framing, on average of those that are parsed together. An event of vLLM has 50
+or more, and a chunk of one byte costs as much work as an event."""
+_FEW_PIECES: Final = 8
+_MOST_SMALL_PIECES: Final = 1024
+"""The most chunks of an answer that are smaller on average."""
 _FINAL: Final = 200
 """The least status of an answer that is not interim."""
+_SWITCHES: Final = 101
 _LOST_SECONDS: Final = 30.0
 """After this long without a sign of life the kernel ends a connection: a lost node sends no FIN."""
 
@@ -58,13 +73,16 @@ class Connection:
         "_closed",
         "_deadline",
         "_half_closed",
+        "_interim",
         "_interruption",
         "_kept_bytes",
         "_loop",
         "_parser",
+        "_pieces",
         "_relay",
         "_sent",
         "_sink",
+        "_small_pieces",
         "_trailer_bytes",
         "_waiter",
         "address",
@@ -94,7 +112,13 @@ class Connection:
         """Bytes of a framed answer as received, until it is relayed."""
         self._bodiless = 0
         """Bytes since the last ones of body."""
+        self._pieces = 0
+        """Pieces of the body in the bytes that are parsed now."""
+        self._small_pieces = 0
+        """Pieces of the body that were very small on average."""
         self._trailer_bytes = 0
+        self._interim = False
+        """Whether the head of an interim answer has been parsed."""
         self._interruption: Exception | None = None
         self._waiter: asyncio.Future[None] | None = None
         self._deadline = DeadlineTimer(loop, self)
@@ -131,7 +155,7 @@ class Connection:
         self._relay = False
         self._sink = None
         self._interruption = None
-        self._kept_bytes = self._bodiless = self._trailer_bytes = 0
+        self._kept_bytes = self._bodiless = self._trailer_bytes = self._small_pieces = 0
         self._deadline.clear()
         if self._parser is None or not clean:  # a parser is reused after a complete answer
             self._parser = httptools.HttpResponseParser(self)
@@ -216,7 +240,7 @@ class Connection:
         self._sink = sink
         self.chunks = 0
         answer = self.answer
-        received = b"".join(answer.raw).split(b"\r\n\r\n", 1)[1] if raw and answer.framed else answer.body
+        received = b"".join(answer.raw).split(b"\r\n\r\n", answer.heads)[-1] if raw and answer.framed else answer.body
         answer.raw = []
         answer.content = b""
         self.last_chunk = received
@@ -250,10 +274,15 @@ class Connection:
         self._fail(error)
 
     def close(self) -> None:
-        """Close the connection; bytes that were written are still sent."""
+        """Close the connection. Without a complete answer it is reset, so that its port is free at once."""
         self._sink = None
+        if not self.answer.complete:  # a failure's traceback refers to it until garbage is collected
+            self.answer.discard()
         if self.transport is not None:
-            self.transport.close()
+            if self.answer.complete and not self._half_closed:
+                self.transport.close()
+            else:
+                cut(self.transport)
         if self.lost is None:
             self.lost = ConnectionResetError("closed by the gateway")
 
@@ -277,13 +306,22 @@ class Connection:
             return
         self._bodiless += len(data)
         try:
-            parser.feed_data(data)
+            if len(data) <= _SLICE_BYTES:
+                self._pieces = 0
+                parser.feed_data(data)
+                if self._pieces > _FEW_PIECES:
+                    self._count_pieces(len(data))
+            else:
+                self._feed_slices(parser, data)
         except httptools.HttpParserError as error:
             answer.complete = False  # bytes behind the end prove that it was not the end
             self._fail(error)
             return
         if self._bodiless > _MAX_HEAD_BYTES and not answer.complete:
             self._fail(ValueError("a head or framing that is too long"))
+            return
+        if self._small_pieces > _MOST_SMALL_PIECES:
+            self._fail(ValueError("chunks that are too small"))
             return
         if self._relay:
             self.last_chunk = data
@@ -302,6 +340,20 @@ class Connection:
             answer.raw.append(data)
         self.wake()
 
+    def _feed_slices(self, parser: httptools.HttpResponseParser, data: bytes) -> None:
+        """Parse many bytes, and stop where their chunks are too small: `data_received` then fails."""
+        for begin in range(0, len(data), _SLICE_BYTES):
+            self._pieces = 0
+            parser.feed_data(data[begin : begin + _SLICE_BYTES])
+            self._count_pieces(_SLICE_BYTES)
+            if self._small_pieces > _MOST_SMALL_PIECES:
+                return
+
+    def _count_pieces(self, size: int) -> None:
+        """Count the pieces in `size` bytes if they are very small on average."""
+        if size < _LEAST_PIECE * self._pieces:
+            self._small_pieces += self._pieces
+
     def eof_received(self) -> bool:
         return False
 
@@ -312,6 +364,8 @@ class Connection:
         pass
 
     def connection_lost(self, exc: Exception | None) -> None:
+        if self.lost is None and exc is None and not self._half_closed:
+            self.answer.end()
         if self.lost is None:
             early = not self._half_closed and (
                 not self.answer.complete or self._loop.time() - self.idle_since < _IDLE_SECONDS
@@ -345,8 +399,11 @@ class Connection:
         assert self._parser is not None
         answer = self.answer
         answer.status = self._parser.get_status_code()
-        if answer.status < 200:
-            raise ValueError("an interim answer")
+        if answer.status < _FINAL:
+            if answer.status == _SWITCHES:
+                raise ValueError("an answer of another protocol")
+            self._interim = True
+            return
         answer.keep_alive = self._parser.should_keep_alive()
         answer.framed = answer.chunked and answer.is_event_stream
         if not answer.framed:
@@ -355,6 +412,7 @@ class Connection:
     def on_body(self, data: bytes) -> None:
         answer = self.answer
         answer.size += len(data)
+        self._pieces += 1
         self._bodiless = 0
         if self._relay:
             return
@@ -366,13 +424,17 @@ class Connection:
             answer.add(data)
 
     def on_message_complete(self) -> None:
+        if self._interim:  # an answer of 1xx: the final one follows (RFC 9110, 15.2)
+            self._interim = False
+            self.answer.skip_interim()
+            return
         self.answer.complete = True
         self.used = True
 
     def _fail(self, error: Exception) -> None:
         self.lost = error
         if self.transport is not None:
-            self.transport.abort()
+            cut(self.transport)
         self._notify_lost()
         self.wake()
 
@@ -390,7 +452,7 @@ class Connection:
         """The exception that ends the wait for the answer."""
         if self.lost is not None:
             kind = ClosedConnection if self._closed and self.answer.status >= _FINAL else LostConnection
-            return kind(self.endpoint, f"connection lost: {self.lost}")
+            return kind(self.endpoint, f"connection lost: {self.lost}", local=is_local(self.lost))
         if self._interruption is not None:
             return self._interruption
         if self._deadline.request_expired:

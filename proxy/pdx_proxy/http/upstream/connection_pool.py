@@ -1,14 +1,24 @@
 """Connections to engines, kept alive between requests."""
 
 import asyncio
+import logging
 import os
+import socket
 from collections import defaultdict, deque
 from collections.abc import Mapping
-from typing import cast
+from typing import Final, cast
 
 from pdx_proxy.config.settings import Address
+from pdx_proxy.http.tcp import reset_on_close
 from pdx_proxy.http.upstream.connection import Connection
-from pdx_proxy.http.upstream.failures import ConnectFailure, ConnectTimeout, EngineFailure
+from pdx_proxy.http.upstream.failures import ConnectFailure, ConnectTimeout, EngineFailure, is_local
+
+_REPORT_SECONDS: Final = 60.0
+"""Between two lines about the gateway's own limits."""
+_log: Final = logging.getLogger(__name__)
+
+_HELD_BYTES: Final = 32 * 1024 * 1024
+"""How many bytes of one engine's unfinished answers are held at the same time: of P's, of pages and of errors."""
 
 
 def _reason(error: OSError) -> str:
@@ -43,11 +53,15 @@ class ConnectionPool:
         """Addresses in `_open` that are not in `_present`."""
         self._departed: dict[tuple[Address, str], Departed] = {}
         """Connections to engines that are gone, until they are cut: by address and pod."""
+        self._held: dict[Address, int] = {}
+        """Bytes of large unfinished answers, by address."""
         self.authorization = ""
         """The header line with the engines' API key, or empty."""
         self._idle_seconds = idle_seconds
         self._connect_seconds = connect_seconds
         self._loop = asyncio.get_running_loop()
+        self._reported = -_REPORT_SECONDS
+        """When the gateway's own limits were last logged."""
 
     def take(self, address: Address, name: str) -> Connection | None:
         """An idle connection to the address, if there is one. `name` is the endpoint's, for error messages."""
@@ -68,13 +82,17 @@ class ConnectionPool:
         connection = Connection(name, self._loop)
         try:
             async with asyncio.timeout(self._connect_seconds):
-                await self._loop.create_connection(
-                    lambda: cast("asyncio.Protocol", connection), address.host, address.port
-                )
+                await self._open_to(connection, address)
         except TimeoutError as error:
             raise ConnectTimeout(name, "connecting timed out") from error
         except OSError as error:
-            raise ConnectFailure(name, _reason(error)) from error
+            local = is_local(error)
+            if local:
+                self._report(error)
+            raise ConnectFailure(name, _reason(error), local=local) from error
+        except MemoryError as error:
+            self._report(error)
+            raise ConnectFailure(name, "cannot connect: out of memory", local=True) from error
         connection.address = address
         connections = self._open.setdefault(address, set())
         if address not in self._present:
@@ -83,6 +101,33 @@ class ConnectionPool:
         if connection.lost is None:  # a connection can be lost before `on_closed` is set
             connections.add(connection)
         return connection
+
+    async def _open_to(self, connection: Connection, address: Address) -> None:
+        """Open a connection. If its request ends meanwhile, it is reset: its port would stay in TIME_WAIT."""
+        host, port = address.host, address.port
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        if family is socket.AF_INET and not host.replace(".", "").isdigit():  # a name, which may have several addresses
+            await self._loop.create_connection(lambda: cast("asyncio.Protocol", connection), host, port)
+            return
+        sock = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+        reset_on_close(sock, True)
+        try:
+            await self._loop.sock_connect(sock, (host, port))
+            await self._loop.create_connection(lambda: cast("asyncio.Protocol", connection), sock=sock)
+        except BaseException:
+            sock.close()
+            raise
+        reset_on_close(sock, False)
+
+    def _report(self, error: Exception) -> None:
+        """Log that the gateway is at its own limits: one line a minute."""
+        now = self._loop.time()
+        if now - self._reported >= _REPORT_SECONDS:
+            self._reported = now
+            _log.warning(
+                "The gateway is out of local ports, open files, buffers or memory, and refuses requests meanwhile: %s",
+                "out of memory" if isinstance(error, MemoryError) else error,
+            )
 
     def give(self, connection: Connection) -> None:
         """Take a connection back. It is used again if its exchange ended cleanly, else closed."""
@@ -95,6 +140,13 @@ class ConnectionPool:
         if idle and idle[0].idle_since < now - self._idle_seconds:
             idle.popleft().close()
         idle.append(connection)
+
+    def hold(self, address: Address, added: int) -> bool:
+        """Count bytes of the answers of an engine; return whether they are not too many."""
+        held = self._held.pop(address, 0) + added
+        if held > 0:
+            self._held[address] = held
+        return held <= _HELD_BYTES
 
     def keep(self, present: Mapping[Address, str], cut_seconds: float) -> None:
         """Receive the addresses of all engines, each with its pod.

@@ -10,7 +10,19 @@ EngineFailure
     └── EngineBusy        a 429 or 503 with Retry-After: the engine accepts no request for that time
 """
 
+import errno
+import re
 from enum import StrEnum
+from typing import Final
+
+_LOCAL: Final = frozenset(
+    (
+        *(errno.EADDRNOTAVAIL, errno.EADDRINUSE, errno.EAGAIN, errno.EMFILE, errno.ENFILE),
+        *(errno.ENOBUFS, errno.ENOMEM, errno.ENOSPC),
+    )
+)
+"""Errors of a socket that come from a limit of this process or of its host: ports, files, buffers, memory, watches."""
+_IN_TEXT: Final = re.compile(r"\[Errno (\d+)\]")
 
 
 class Reason(StrEnum):
@@ -22,6 +34,8 @@ class Reason(StrEnum):
     STATUS = "status"
     ERROR_EVENT = "error_event"
     ABORT = "abort"
+    LOCAL = "local"
+    """The gateway itself was out of ports, files, buffers or memory."""
 
 
 class EngineFailure(Exception):  # noqa: N818 (a failure of an engine, not an error of the gateway)
@@ -29,10 +43,14 @@ class EngineFailure(Exception):  # noqa: N818 (a failure of an engine, not an er
 
     reason = Reason.LOST
 
-    def __init__(self, endpoint: str, detail: str) -> None:
+    def __init__(self, endpoint: str, detail: str, *, local: bool = False) -> None:
         super().__init__(f"{endpoint}: {detail}")
         self.endpoint = endpoint
         self.detail = detail
+        self.local = local
+        """Whether the gateway's own limits caused it. It then shows nothing about the engine, and is not retried."""
+        if local:
+            self.reason = Reason.LOCAL
 
 
 class ConnectFailure(EngineFailure):
@@ -87,3 +105,16 @@ class EngineBusy(BadAnswer):
         self.seconds = seconds
         self.answered = answered
         """The status that the engine answered."""
+
+
+def is_local(error: BaseException) -> bool:
+    """Whether a limit of the gateway's own caused the error.
+
+    asyncio joins the errors of a name with several addresses into the text of one. httptools wraps those of callbacks.
+    """
+    if isinstance(error, MemoryError) or isinstance(error.__context__, MemoryError):
+        return True
+    if not isinstance(error, OSError):
+        return False
+    numbers = [error.errno] if error.errno is not None else map(int, _IN_TEXT.findall(str(error)))
+    return not _LOCAL.isdisjoint(numbers)

@@ -12,6 +12,8 @@ from pdx_api.verification import Finding as Verified
 from pdx_cli.checks.catalogue import CHECKS
 from pdx_cli.checks.findings import Finding, Severity, examine, log_of
 from pdx_cli.sources.observation import EndedProcess, Gateway, Starting
+from pdx_proxy.health.warm_up import explain
+from pdx_proxy.http.upstream.failures import BadAnswer, Reason
 from tests.doctor_observations import LOCAL, endpoint, found, gateway
 
 DECODE = LOCAL.engines[1]
@@ -76,6 +78,15 @@ def test_advice_for_this_machine_has_no_pods(reason: str, cause: str) -> None:
     (finding,) = here(gateways=(gateway(*endpoints),))
     assert finding.cause == cause
     assert not {"pod", "pods", "NetworkPolicy", "kubectl"} & set(finding.remedy.replace(",", " ").split())
+
+
+@pytest.mark.parametrize("has_key", [True, False])
+def test_a_key_that_the_gateway_lacks_is_named(has_key: bool) -> None:
+    failure = BadAnswer("d", "status 401: Unauthorized", Reason.STATUS, 401, b"")
+    reason = explain(failure, has_key=has_key)
+    (finding,) = here(gateways=(gateway(endpoint(Role.PREFILL), endpoint(Role.DECODE, "Cold", reason)),))
+    assert finding.cause == "EngineKeyRefused"
+    assert ("apiKeySecretRef" in finding.remedy) is not has_key
 
 
 @pytest.mark.parametrize("local", [True, False])

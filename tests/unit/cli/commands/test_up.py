@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from pdx_cli.commands.up import EXAMPLE
 from pdx_cli.errors import ExitCode
 from pdx_cli.local import ports
 from pdx_cli.local.requirements import default_limit
@@ -69,7 +70,17 @@ def test_the_help_names_the_whole_rule_for_the_number_of_engines(capsys: pytest.
 def test_vllm_that_is_not_installed(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shutil.which", lambda *_, **__: None)
     assert main(["up", TINY]) == 1
-    assert "`make install`" in capsys.readouterr().err
+    message = capsys.readouterr().err
+    for part in ("the extra `cpu` of pdx-serving (6.6 GB more)", "`make install`", "--engine sim"):
+        assert part in message
+
+
+def test_without_a_file_the_example_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    assert EXAMPLE.read_text() == Path(TINY).read_text(), "make generate"
+    assert main(["up", "--engine", "sim", "--set", "spec.decode.replicas=0"]) == ExitCode.INVALID
+    first, second = capsys.readouterr().err.splitlines()
+    assert first == f"pdx: No FILE is named, so this runs PDX's example: {EXAMPLE}".removeprefix("pdx: ")
+    assert "spec.decode.replicas is 0" in second
 
 
 def test_a_pool_without_engines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

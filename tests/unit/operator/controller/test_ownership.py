@@ -13,6 +13,7 @@ import pytest
 from pdx_api.names import API_VERSION, KIND
 from pdx_operator.controller.claims import Claims
 from pdx_operator.controller.crd_check import CRDCheck
+from pdx_operator.controller.fair_slots import FairSlots
 from pdx_operator.controller.gateway_upgrades import GatewayUpgrades
 from pdx_operator.controller.intervals import Intervals
 from pdx_operator.controller.reconciler import Context, Reconciler
@@ -92,8 +93,8 @@ class _Setup:
             gateway_upgrades=GatewayUpgrades(1, lambda: 0.0, lambda key: None),
             crd_check=check,
             intervals=Intervals(),
-            reconciles=asyncio.Semaphore(1),
-            large_reconciles=asyncio.Semaphore(1),
+            reconciles=FairSlots(1),
+            large_reconciles=FairSlots(1),
             pod_lists=asyncio.Semaphore(1),
             ready=cast("Any", None),
             now=lambda: datetime.now(UTC),
@@ -121,12 +122,12 @@ async def test_large_objects_are_reconciled_one_by_one() -> None:
     server.body["spec"]["noise"] = "x" * 2**20
     setup = _Setup(server)
     context = replace(setup.reconciler._context, ready=lambda namespace: asyncio.sleep(0))
-    async with context.large_reconciles:
+    async with context.large_reconciles.slot("ns"):
         task = asyncio.create_task(Reconciler(KEY, context).run())
         await asyncio.sleep(0.05)
         assert server.writes == []
-        await context.reconciles.acquire()  # an ordinary one takes no part of theirs
-    await eventually(lambda: server.writes)
+    async with context.reconciles.slot("ns"):  # an ordinary one takes no part of theirs
+        await eventually(lambda: server.writes)
     task.cancel()
 
 

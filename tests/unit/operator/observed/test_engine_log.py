@@ -59,7 +59,10 @@ def test_patterns_occur_in_the_installed_packages(package: str, path: str, text:
         pytest.param("ValueError: a\nbye\n", "ValueError: a", id="the last error, not the last line"),
         pytest.param("ValueError: a\nTypeError: b\n", "TypeError: b", id="the last of two errors"),
         pytest.param(f"{END}\n", END, id="nothing better"),
-        pytest.param("ValueError: token hf_abcdefghij12 is bad", "ValueError: token hf_… is bad", id="a token"),
+        pytest.param("ValueError: token hf_abcdefghij1234 is bad", "ValueError: token [removed] is bad", id="a token"),
+        pytest.param("ValueError: no https://u:pw@h/x", "ValueError: no https://[removed]h/x", id="an address"),
+        pytest.param("ValueError: Bearer abc-123!x refused", "ValueError: [removed] refused", id="a header"),
+        pytest.param("ValueError: curl -u a:b1c2d3 failed", "ValueError: curl -u [removed] failed", id="a command"),
     ],
 )
 def test_the_line_that_is_quoted(log: str, line: str) -> None:

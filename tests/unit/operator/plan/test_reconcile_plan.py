@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from pdx_api.names import API_VERSION, GROUP, KIND, LABEL_DEPLOYMENT
-from pdx_operator.kube.resources import ChildKey, Snapshot
+from pdx_api.names import API_VERSION, GROUP, KIND, LABEL_DEPLOYMENT, LABEL_REVISION, LABEL_ROLE
+from pdx_operator.kube.resources import UNUSABLE, ChildKey, Snapshot
 from pdx_operator.plan.operations import Apply
 from pdx_operator.plan.ownership import Ownership, ownership
 from pdx_operator.plan.reconcile_plan import Plan, plan
@@ -20,6 +20,7 @@ BODY: Body = {
     "metadata": {"name": "m", "namespace": "ns", "uid": "u", "generation": 1, "resourceVersion": "1"},
     "spec": {"model": {"name": "x"}, "prefill": {"replicas": 2}, "decode": {"replicas": 1}},
 }
+OWNER = {"apiVersion": API_VERSION, "kind": KIND, "name": "m", "uid": "u", "controller": True}
 
 
 def _plan(body: Body, children: dict[ChildKey, Body] | None = None) -> Plan:
@@ -44,6 +45,30 @@ def settled() -> dict[ChildKey, Body]:
 
 def _with(**spec: Any) -> Body:
     return {**BODY, "spec": {**BODY["spec"], **spec}}
+
+
+_STUB = {"spec": {}, UNUSABLE: "the object has 300 KiB; write one of at most 32 KiB"}
+
+
+@pytest.mark.parametrize("owner", [{}, {"ownerReferences": [OWNER]}], ids=["nobody's", "own"])
+@pytest.mark.parametrize("role", ["prefill", "decode"])
+def test_a_child_that_cannot_be_read_is_no_engine(role: str, owner: Body, settled: dict[ChildKey, Body]) -> None:
+    labels = {LABEL_DEPLOYMENT: "m", LABEL_ROLE: role, LABEL_REVISION: "x"}
+    metadata = {"name": "stray", "namespace": "ns", "uid": "s", "labels": labels, **owner}
+    stray = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": metadata, **_STUB}
+    step = _plan(BODY, {**settled, ChildKey("Deployment", "stray"): stray})
+    assert (step.invalid, step.applies) == ("", ())
+    assert [key.name for key in (delete.key for delete in step.deletes)] == (["stray"] if owner else [])
+
+
+@pytest.mark.parametrize(
+    "status", [{"status": 3}, {"status": {"replicas": "x"}}, {"status": {"conditions": [3]}}], ids=str
+)
+def test_an_object_that_cannot_be_planned_is_invalid(status: Body, settled: dict[ChildKey, Body]) -> None:
+    key = next(key for key in settled if key.name.startswith("m-decode-"))
+    step = _plan(BODY, {**settled, key: {**settled[key], **status}})
+    assert "PDX cannot plan this object" in step.invalid
+    assert not step.has_writes
 
 
 def _applied_names(step: Plan) -> set[str]:

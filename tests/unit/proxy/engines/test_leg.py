@@ -98,20 +98,73 @@ async def test_a_leg_that_reads_kv_is_not_sent_again(pool: OneIdle) -> None:
     leg.end()
 
 
-async def test_a_whole_answer_is_bounded(pool: OneIdle) -> None:
+HEADS = {
+    "length": b"HTTP/1.1 %d X\r\ncontent-length: 99999999\r\n\r\n",
+    "no length": b"HTTP/1.0 %d X\r\n\r\n",
+    "a chunk": b"HTTP/1.1 %d X\r\ntransfer-encoding: chunked\r\n\r\n5555555\r\n",
+}
+KIB = 1024
+
+
+@pytest.mark.parametrize("head", HEADS.values(), ids=HEADS)
+@pytest.mark.parametrize(
+    ("status", "given", "most"),
+    [(200, 2048, 2048), (500, 2048, 1024), (400, 2048, 1024), (503, 64, 64), (200, 70, 70)],
+)
+async def test_a_whole_answer_is_bounded(pool: OneIdle, head: bytes, status: int, given: int, most: int) -> None:
     """A P that sends without end fails, and its connection is closed with the leg."""
     leg = await _sent(pool)
-    waiting = asyncio.ensure_future(leg.whole(20.0))
+    waiting = asyncio.ensure_future(leg.whole(20.0, most=given * KIB) if given < 2048 else leg.whole(20.0))
     await asyncio.sleep(0)
-    pool.idle.data_received(b"HTTP/1.1 200 OK\r\ncontent-length: 99999999\r\n\r\n" + b"x" * (16 << 20))
+    pool.idle.data_received(head % status + b"x" * most * KIB)
     await asyncio.sleep(0)
     assert not waiting.done()
     pool.idle.data_received(b"x")
-    with pytest.raises(BadAnswer, match="more than 16777216 bytes") as raised:
+    with pytest.raises(BadAnswer, match=f"more than {most * KIB} bytes") as raised:
         await waiting
     assert (raised.value.reason, raised.value.status) == (Reason.LOST, 502)
+    answer = leg.answer
     leg.end()
     assert not pool.idle.reusable
+    assert not answer.content, "its failure lives as long as the request"
+
+
+@pytest.mark.parametrize("size", [70 * KIB, 300 * KIB, 3000 * KIB])
+async def test_a_stream_is_no_whole_answer(pool: OneIdle, size: int) -> None:
+    leg = await _sent(pool)
+    waiting = asyncio.ensure_future(leg.whole(20.0))
+    await asyncio.sleep(0)
+    head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n%x\r\n"
+    pool.idle.data_received(head % size + b"x" * size)
+    with pytest.raises(BadAnswer, match="a stream"):
+        await waiting
+    leg.end()
+
+
+@pytest.mark.parametrize(("status", "size", "fit"), [(200, 2000, 16), (500, 1000, 32), (404, 500, 65)])
+async def test_the_large_answers_of_one_engine_are_bounded_together(
+    pool: OneIdle, status: int, size: int, fit: int
+) -> None:
+    """Whoever reads them. Those of another engine, and later ones, have room."""
+    legs, tasks = [], []
+    for number in range(fit + 1):
+        pool.replace_idle()
+        leg = await _sent(pool)
+        read = leg.whole(20.0) if status == 200 or number % 2 else leg.first_event(20.0)
+        legs.append(leg)
+        tasks.append(asyncio.ensure_future(read))
+        await asyncio.sleep(0)
+        pool.idle.data_received(HEADS["length"] % status + b"x" * size * KIB)
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+    assert [task.done() for task in tasks] == [*[False] * fit, True]
+    with pytest.raises(BadAnswer, match="too many large answers"):
+        await tasks[-1]
+    assert pool.hold(Address("another", 1), 1)
+    for leg, task in zip(legs, tasks, strict=True):
+        task.cancel()
+        leg.end()
+    assert not pool._held.get(DECODE.address)
 
 
 async def test_an_abandoned_request_is_not_sent_again(pool: OneIdle, monkeypatch: pytest.MonkeyPatch) -> None:

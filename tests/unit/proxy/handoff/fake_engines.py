@@ -31,7 +31,15 @@ from pdx_proxy.http.upstream.failures import (
 from tests.unit.proxy.handoff.situations import Answers, Metrics, Script
 
 IDENTITY: Final = Identity("engine-1", "p", 5600)
-_PARAMS: Final = {"remote_engine_id": "engine-1", "remote_host": "p", "remote_port": 5600, "remote_block_ids": [1]}
+_PARAMS: Final = {
+    "do_remote_prefill": True,
+    "do_remote_decode": False,
+    "remote_engine_id": "engine-1",
+    "remote_request_id": "r",
+    "remote_host": "p",
+    "remote_port": 5600,
+    "remote_block_ids": [[1]],
+}
 _STATUS: Final = {
     Answers.OK: 200,
     Answers.NO_PARAMS: 200,

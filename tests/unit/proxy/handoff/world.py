@@ -3,6 +3,7 @@
 import asyncio
 import gc
 from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, Final
 
@@ -79,6 +80,8 @@ async def run(script: Script) -> list[str]:
     serving.handshakes.apply({endpoint.start for endpoint in (prefill, decode, other)})
     if script.handshake is not Handshake.NONE:
         serving.handshakes.add(pairing(prefill, decode if script.handshake is Handshake.PAIR else other))
+    checks: Any = SimpleNamespace(died=partial(_died, engines))
+    serving.death_checks = checks
     budget: Any = SimpleNamespace(take=lambda _: _take(engines, script))
     serving.budget = budget
     settlements, usage = Settlements(serving), Usage()
@@ -121,6 +124,15 @@ async def _hand_off(settlements: Settlements, prefill: Endpoint, decode: Endpoin
     if isinstance(family, Pool):
         return await pool.hand_off(settlements, room, request)
     return await push.hand_off(settlements, room, request)
+
+
+async def _died(engines: FakeEngines, endpoint: Endpoint) -> bool:
+    """A check whose connection is refused is all that an engine notices. It takes no time."""
+    await asyncio.sleep(0)
+    if engines.refuses_connection(endpoint):
+        engines.note(f"connect {endpoint.name}")
+        return True
+    return False
 
 
 def _take(engines: FakeEngines, script: Script) -> bool:

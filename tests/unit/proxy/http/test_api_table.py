@@ -40,9 +40,10 @@ BASE: Final[dict[str, dict[str, Any]]] = {
     "responses": {"input": "a"},
 }
 UNREAD: Final = {
-    *("prompt", "prompt_embeds", "previous_response_id", "conversation", "tools", "truncation", "tool_choice")
+    *("prompt", "prompt_embeds", "previous_response_id", "conversation", "tools", "truncation", "tool_choice"),
+    *("max_tokens", "max_completion_tokens", "max_output_tokens"),
 }
-"""Deciding members that are no scalars, or whose values only count as given or not."""
+"""Deciding members that are no scalars, whose values only count as given or not, or that are estimates."""
 READ: Final = {"text": 6, "chat": 6, "messages": 1, "responses": 2}
 """How many deciding members are read as pydantic reads them."""
 OWN: Final[dict[str, dict[str, Any]]] = {

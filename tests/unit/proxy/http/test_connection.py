@@ -23,7 +23,7 @@ GARBAGE = [
     b"HTTP/1.1 200 OK\r\nContent-Length: x\r\n\r\n",
     b"HTTP/1.1 200 OK\nContent-Length: 2\n\nok",
     b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
-    b"HTTP/1.1 100 Continue\r\n\r\n",
+    b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: h2c\r\n\r\n",
     b"HTTP/1.1 101 Switching\r\nConnection: upgrade\r\nUpgrade: h2c\r\n\r\n",
     EMPTY + EMPTY,
     SIZED + b"more",
@@ -215,3 +215,57 @@ async def test_on_lost_is_called_once_for_an_early_end(half_closed: bool) -> Non
         made.half_close()
     made.connection_lost(None)
     assert calls == ([] if half_closed else ["lost"])
+
+
+INTERIM = {
+    "one": b"HTTP/1.1 100 Continue\r\n\r\n",
+    "hints": b"HTTP/1.1 103 Early Hints\r\nlink: </a>\r\nlink: </b>\r\n\r\n",
+    "several": b"HTTP/1.1 102 Processing\r\n\r\n" * 5 + b"HTTP/1.1 103 Early Hints\r\n\r\n",
+}
+
+
+@pytest.mark.parametrize("step", [1, 7, 10_000])
+@pytest.mark.parametrize("name", INTERIM)
+async def test_interim_answers_are_skipped(name: str, step: int) -> None:
+    made, _ = connection()
+    head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+    data = INTERIM[name] + head + b"5\r\nfirst\r\n"
+    for begin in range(0, len(data), step):
+        made.data_received(data[begin : begin + step])
+    assert made.lost is None
+    assert (made.answer.status, len(made.answer.headers), made.answer.body) == (200, 2, b"first")
+    assert made.relay(Taken(), raw=True) == b"5\r\nfirst\r\n"
+    made.data_received(b"0\r\n\r\n")
+    assert made.answer.complete
+    assert made.reusable
+
+
+async def test_endless_interim_answers_are_a_failure() -> None:
+    made, wire = connection()
+    for _ in range(10_000):
+        if made.lost is None:
+            made.data_received(b"HTTP/1.1 103 Early Hints\r\nlink: </a>\r\n\r\n")
+    assert wire.closed
+    assert sum(map(len, made.answer.raw)) < 200 * 1024
+
+
+@pytest.mark.parametrize("version", [b"1.0", b"1.1"])
+@pytest.mark.parametrize("kind", [b"application/json", b"text/event-stream"])
+async def test_an_answer_without_a_length_ends_with_its_connection(version: bytes, kind: bytes) -> None:
+    made, _ = connection()
+    made.data_received(b"HTTP/%b 200 OK\r\ncontent-type: %b\r\nconnection: close\r\n\r\n{}" % (version, kind))
+    assert not made.answer.complete
+    made.connection_lost(None)
+    made.check()
+    assert (made.answer.complete, made.answer.body, made.reusable) == (True, b"{}", False)
+
+
+@pytest.mark.parametrize("framing", [b"content-length: 9", b"transfer-encoding: chunked"])
+@pytest.mark.parametrize("reset", [False, True])
+async def test_an_answer_with_a_length_does_not_end_with_its_connection(framing: bytes, reset: bool) -> None:
+    made, _ = connection()
+    made.data_received(b"HTTP/1.1 200 OK\r\n" + framing + b"\r\n\r\n2\r\n{}")
+    made.connection_lost(ConnectionResetError() if reset else None)
+    assert not made.answer.complete
+    with pytest.raises(LostConnection):
+        made.check()

@@ -13,8 +13,8 @@ from pdx_proxy.http.upstream import connection_pool
 from pdx_proxy.http.upstream.connection import Connection
 from pdx_proxy.http.upstream.connection_pool import ConnectionPool
 
-HERE = Address("10.0.0.1", 8000)
-OTHERS = {Address(f"10.0.1.{n}", 8000): f"pod-{n}" for n in range(200)}
+HERE = Address("here", 8000)
+OTHERS = {Address(f"other-{n}", 8000): f"pod-{n}" for n in range(200)}
 
 
 class Loop:

@@ -65,10 +65,10 @@ def test_a_flood_of_framing_is_a_failure_of_the_engine(kind: str, head: bytes, r
 
 @pytest.mark.parametrize("head", [STREAM, JSON])
 def test_ordinary_framing_is_no_failure(head: bytes) -> None:
-    """Chunks of one byte, extensions and trailers below the limit."""
+    """Small chunks, extensions and trailers below the limit."""
     made, _ = connection()
     made.data_received(head)
-    for piece in (b"1\r\nx\r\n" * 200_000, b"1;" + b"a" * 60 * KIB, b"\r\nx\r\n", b"0\r\n"):
+    for piece in (b"14\r\n0123456789abcdefghij\r\n" * 10_000, b"1;" + b"a" * 60 * KIB, b"\r\nx\r\n", b"0\r\n"):
         made.data_received(piece)
     for piece in repeat(b"x-a: " + b"b" * 1000 + b"\r\n", 50):
         made.data_received(piece)
@@ -76,6 +76,41 @@ def test_ordinary_framing_is_no_failure(head: bytes) -> None:
     assert made.answer.complete
     assert made.reusable
     assert (made.answer.size, len(made.answer.headers)) == (200_001, 2), "a trailer is no header"
+
+
+@pytest.mark.parametrize("relayed", [False, True])
+@pytest.mark.parametrize("head", [STREAM, JSON])
+@pytest.mark.parametrize("size", [1, 2, 7, 15])
+@pytest.mark.parametrize("read", [512, 8 * KIB, 256 * KIB])
+def test_very_many_tiny_chunks_are_a_failure_of_the_engine(read: int, size: int, head: bytes, relayed: bool) -> None:
+    """After a bounded amount of work, however many of them one read has."""
+    made, wire = connection()
+    made.data_received(head)
+    if relayed:
+        made.data_received(b"5\r\nfirst\r\n")
+        made.relay(Taken(), raw=head is STREAM)
+    flood = (b"%x\r\n%b\r\n" % (size, b"x" * size)) * 40_000
+    assert received(made, (flood[begin : begin + read] for begin in range(0, len(flood), read))) <= max(read, 40 * KIB)
+    assert made.answer.size <= 1024 * size + 16 * KIB
+    assert wire.closed
+    with pytest.raises(LostConnection, match="too small"):
+        made.check()
+
+
+@pytest.mark.parametrize("count", [1, 7, 1000])
+def test_a_few_are_not(count: int) -> None:
+    made, _ = connection()
+    made.data_received(STREAM + b"1\r\nx\r\n" * count + b"0\r\n\r\n")
+    assert made.reusable
+    assert made.answer.size == count
+
+
+def test_an_ordinary_stream_may_arrive_byte_by_byte() -> None:
+    made, _ = connection()
+    made.data_received(STREAM)
+    for byte in (b"32\r\n" + b"x" * 50 + b"\r\n") * 300 + b"0\r\n\r\n":
+        made.data_received(bytes((byte,)))
+    assert made.reusable
 
 
 def test_a_later_answer_of_the_connection_has_counts_of_its_own() -> None:
@@ -86,7 +121,7 @@ def test_a_later_answer_of_the_connection_has_counts_of_its_own() -> None:
         made.send(b"request", b"")
 
 
-@pytest.mark.parametrize("size", [1, 100, 16 * KIB])
+@pytest.mark.parametrize("size", [16, 100, 16 * KIB])
 def test_a_relayed_stream_without_end_is_no_failure(size: int) -> None:
     made, _ = connection()
     sink = Taken()

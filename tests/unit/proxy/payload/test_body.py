@@ -1,6 +1,7 @@
 """Reading and cleaning a client's body, and the bodies of the legs."""
 
 import json
+from math import inf
 from typing import Any
 
 import msgspec
@@ -11,7 +12,6 @@ from hypothesis import strategies as st
 
 from pdx_proxy.http.errors import RefusedError
 from pdx_proxy.http.messages import BodyParts
-from pdx_proxy.payload.answer_budget import most_answer_tokens
 from pdx_proxy.payload.apis import APIS
 from pdx_proxy.payload.body import (
     LARGE_BYTES,
@@ -221,7 +221,11 @@ def test_a_prefills_answer(path: str) -> None:
 
 @pytest.mark.parametrize(("member", "path"), [("max_tokens", MESSAGES), ("max_output_tokens", RESPONSES)])
 def test_the_longest_answer(member: str, path: str) -> None:
-    assert most_answer_tokens(read_body(orjson.dumps({member: 7}), JSON, path)) == 7
+    assert read_body(orjson.dumps({member: 7}), JSON, path).decisions.most_tokens == 7
+    others = {"stop": '"max_tokens": 3, ', "metadata": {"max_tokens": 3}}
+    assert read_body(orjson.dumps({**others, member: 7}), JSON, path).decisions.most_tokens == 7
+    for none in (None, -1, 1.5, "many", [3], 10**15):
+        assert read_body(orjson.dumps({**others, member: none}), JSON, path).decisions.most_tokens == inf
 
 
 def test_a_long_member_is_not_copied() -> None:

@@ -4,6 +4,7 @@ import pytest
 
 from pdx_proxy.http.upstream.answer import Answer
 from pdx_proxy.http.upstream.failures import BadAnswer
+from pdx_proxy.payload import first_event
 from pdx_proxy.payload.first_event import is_open
 from tests.unit.proxy.payload.test_first_event import CREATED, ERROR, PING, ROLE, TOKEN, answer
 
@@ -84,3 +85,29 @@ def test_a_mebibyte_in_cr_lf_is_searched_once() -> None:
     made.size = len(made.content)
     assert calls(made, flood) == (False, 5)
     assert searched < EVENTS * 5000
+
+
+LINES = {
+    "data": b"data:\n",
+    "comments": b": \n",
+    "other fields": b"id: 1\n",
+    "no fields": b"x\n",
+    "CR LF": b"data: 1\r\n",
+    "names": b"event: ping\n",
+}
+
+
+@pytest.mark.parametrize("behind", [b"\n", b"\n" + TOKEN, b'data: {"error":{"code":500}}\n\n'])
+@pytest.mark.parametrize("line", LINES.values(), ids=LINES)
+def test_an_event_of_very_many_lines_is_relayed_unread(
+    line: bytes, behind: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No engine sends one, and to split it takes as long as all its lines."""
+    monkeypatch.setattr(first_event, "_fields", None)
+    assert is_open("d", answer(b"data: {\n" + line * 100_000 + behind), "/v1/completions", 0)
+
+
+@pytest.mark.parametrize("line", [line for kind, line in LINES.items() if kind != "names"])
+def test_one_of_a_few_lines_is_read(line: bytes) -> None:
+    with pytest.raises(BadAnswer, match="an error event"):
+        is_open("d", answer(b"event: error\n" + line.replace(b"data", b"xata") * 900 + ERROR.lstrip()), "", 0)

@@ -1,6 +1,7 @@
 """When an engine's answer is open."""
 
 import itertools
+import json
 
 import pytest
 from hypothesis import given
@@ -101,6 +102,10 @@ CLIENTS = {
     "anthropic": b'event: error\ndata: {"type":"error","error":{"type":"invalid_request_error"}}\n\n',
     "responses": b'event: error\ndata: {"type":"error","code":"invalid_prompt","message":"m"}\n\n',
     "failed": b'data: {"type":"response.failed","response":{"error":{"code":"invalid_image"}}}\n\n',
+    "completion": b'data: {"error":{"message":"m","type":"BadRequestError","param":null,"code":400}}\n\n',
+    "response-of-vllm": b'event: error\ndata: {"type":"error","code":422,"message":"m"}\n\n',
+    "failed-number": b'data: {"type":"response.failed","response":{"error":{"code":404}}}\n\n',
+    "code-of-a-success": b'data: {"error":{"code":200}}\n\n',
     "completed": b'event: response.completed\ndata: {"type":"response.completed","response":{"error":null}}\n\n',
     "no-object": b'event: error\ndata: ["error"]\n\n',
 }
@@ -117,9 +122,67 @@ def test_error_events_of_other_protocols(name: str, lines: bytes) -> None:
     assert b'"error":{' in raised.value.body
 
 
+NOT_REFUSED = ("completed", "no-object", "code-of-a-success")
+
+
+@pytest.mark.parametrize("before", [b"", ROLE, CREATED])
 @pytest.mark.parametrize("name", CLIENTS)
-def test_errors_of_the_client_are_answers(name: str) -> None:
-    assert is_open("d", answer(CLIENTS[name]))
+def test_errors_of_the_client_are_answers(name: str, before: bytes) -> None:
+    made = answer(before + CLIENTS[name])
+    assert is_open("d", made)
+    assert made.refused is (name not in NOT_REFUSED)
+
+
+def _wrapped(*codes: int, quoted: str = "Gr") -> bytes:
+    """What vLLM 0.32 sends at `/v1/messages` when its wrapper cannot read the error of its chat stream."""
+    lines = [f"{len(codes)} validation errors for ChatCompletionStreamResponse"]
+    for code in codes:
+        value = f"{{'error': {{'message': '{quoted}...am': None, 'code': {code}}}}}"
+        lines += ["model", f"  Field required [type=missing, input_value={value}, input_type=dict]"]
+        lines.append("    For further information visit https://errors.pydantic.dev/2.14/v/missing")
+    return _error("\n".join(lines))
+
+
+def _error(message: str, kind: str = "internal_error") -> bytes:
+    error = {"type": "error", "error": {"type": kind, "message": message}}
+    return b"event: error\ndata: " + json.dumps(error).encode() + b"\n\n"
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        _wrapped(400, 400),
+        _wrapped(400),
+        _wrapped(422, 404),
+        _wrapped(400, 400, quoted="'c"),
+        _error("1 validation error for ChatCompletionStreamResponse … 'code': 400 …"),
+    ],
+)
+def test_an_error_of_the_client_inside_vllms_text(event: bytes) -> None:
+    made = answer(event)
+    assert is_open("d", made)
+    assert made.refused
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        _wrapped(500, 500),
+        _wrapped(400, 500),
+        _wrapped(40000),
+        _wrapped(),
+        _error("The engine failed on the prompt \"2 validation errors for A 'code': 400\""),
+        _error("'code': 400"),
+        _error("EngineCore encountered an issue: {'error': {'code': 400}}"),
+        _error("2 validation errors for A: 'code': 4"),
+        b'data: {"error":{"message":"2 validation errors for A \'code\': 400","code":500}}\n\n',
+        b'event: error\ndata: {"type":"error","code":"server_error","message":"1 validation error for A: 400"}\n\n',
+    ],
+)
+def test_a_failure_of_the_engine_that_quotes_the_client_stays_one(event: bytes) -> None:
+    with pytest.raises(BadAnswer) as raised:
+        is_open("d", answer(event))
+    assert raised.value.reason is Reason.ERROR_EVENT
 
 
 @given(st.lists(st.integers(0, 300), max_size=20), st.booleans())

@@ -67,7 +67,7 @@ def test_random_events_raise_nothing() -> None:
         text = json.dumps(random_value(rng)).encode()
         for name in (b"", b"error", b"\xff"):
             error = error_of(name, text)
-            assert error is None or 500 <= error.status <= 599
+            assert error is None or 400 <= error.status <= 599
         for path in (MESSAGES, RESPONSES, "/v1/chat/completions"):
             assert error_events(path, 502, text).startswith((b"data: ", b"event: error\ndata: "))
             assert stream_end(path, text, BROKEN)

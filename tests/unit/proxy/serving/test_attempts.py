@@ -29,6 +29,14 @@ from pdx_proxy.telemetry.counters import Counters
 from pdx_proxy.telemetry.timeline import Timeline
 
 P, D = Role.PREFILL, Role.DECODE
+NO_EXCHANGE: Any = None
+
+
+async def _no_deaths(*_: object) -> frozenset[str]:
+    return frozenset()
+
+
+NOT_ISOLATED: Any = SimpleNamespace(active=False, deaths=_no_deaths)
 
 
 def _request(deadline: float = inf) -> Request:
@@ -38,7 +46,7 @@ def _request(deadline: float = inf) -> Request:
 
 def _attempts(serving: Any, admission: Any = None) -> Attempts:
     settlements: Any = SimpleNamespace(serving=serving)
-    return Attempts(settlements, admission, 0)
+    return Attempts(settlements, admission, NOT_ISOLATED, 0)
 
 
 async def test_a_wait_in_the_queue_does_not_use_up_the_whole_deadline() -> None:
@@ -52,7 +60,7 @@ async def test_a_wait_in_the_queue_does_not_use_up_the_whole_deadline() -> None:
     serving: Any = SimpleNamespace(engines=engines, chooser=None)
     attempts = _attempts(serving, SimpleNamespace(wait=wait))
     request = _request(deadline=500.0)
-    await attempts._wait(request)
+    await attempts._wait(request, NO_EXCHANGE)
     assert (request.timeline.queued, request.deadline) == (7.0, 507.0)
 
 
@@ -109,13 +117,13 @@ async def test_a_request_that_gives_its_room_up_wakes_the_next(failure: type[Eng
     load.limits = {decode.name: 1}
     serving, usage = WorkerState(engines), Usage()
     admission = Admission(Limits(queue_seconds=600.0), usage, load, serving.counters, engines.clock)
-    attempts = Attempts(Settlements(serving), admission, 0)
+    attempts = Attempts(Settlements(serving), admission, NOT_ISOLATED, 0)
     load.acquire(decode)
     tasks = []
     for _ in range(2):
         exchange: Any = SimpleNamespace(headers={}, peer="c", size=1)
         request = Request(COMPLETIONS, Body(), (), False, Timeline(), Permit(usage, exchange, None, None))
-        tasks.append(asyncio.create_task(attempts.run(request, "POST")))
+        tasks.append(asyncio.create_task(attempts.run(request, "POST", NO_EXCHANGE)))
     await asyncio.sleep(0)
     assert len(admission._queue) == 2
     if failure is EngineBusy:

@@ -101,3 +101,29 @@ def test_one_attempt_after_a_hand_off_without_kv_is_free() -> None:
     assert not later.free
     assert later.failed == pairing(P, D)
     assert not following(Retry(FAIL, 3), "KV fails").free
+
+
+# the dead, whether one is a D, attempts left before it -> attempts left
+DEATHS: list[tuple[set[str], bool, int, int]] = [
+    ({"p"}, False, 3, 1),
+    ({"d"}, True, 3, 1),
+    ({"d"}, True, 1, 0),
+    ({"p", "d"}, True, 9, 0),
+]
+
+
+@pytest.mark.parametrize("policy", PrefillFailure)
+@pytest.mark.parametrize(("dead", "of_decode", "left", "remain"), DEATHS)
+def test_after_deaths(policy: PrefillFailure, dead: set[str], of_decode: bool, left: int, remain: int) -> None:
+    retry = Retry(policy, left).after_failure(HandoffFailure(D, CAUSE), by_prefill=False)
+    retry = retry.after_deaths(frozenset(dead), of_decode=of_decode)
+    assert (retry.left, retry.is_deadly, retry.at_prefill) == (remain, len(dead) == 2, of_decode)
+    assert retry.avoid >= dead
+    assert not retry.splits(True), "one engine gets the request"
+
+
+def test_deaths_of_two_attempts_count_together() -> None:
+    retry = Retry(RETRY, 9).after_deaths(frozenset({"d"}), of_decode=True)
+    assert not retry.is_deadly
+    retry = retry.after_deaths(frozenset({"p"}), of_decode=False)
+    assert (retry.is_deadly, retry.left, retry.at_prefill) == (True, 0, False)

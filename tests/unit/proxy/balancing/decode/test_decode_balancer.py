@@ -3,7 +3,7 @@
 from collections import Counter
 from dataclasses import replace
 from itertools import count
-from math import floor
+from math import floor, inf
 
 import pytest
 
@@ -83,10 +83,10 @@ class Rig:
     def running(self, decode: Endpoint) -> int:
         return sum(stream.source == decode.name for stream in self.streams)
 
-    def request(self, tokens: int = 400, *blocks: int, stream: bool = True, answer: bytes = b"") -> Body:
+    def request(self, tokens: int = 400, *blocks: int, stream: bool = True, most_tokens: float = inf) -> Body:
         ends = [tokens * (index + 1) // len(blocks) for index in range(len(blocks))]
         features = PromptFeatures(blocks=PromptBlocks(list(blocks), ends, tokens))
-        return Body(answer=answer, decisions=Decisions(stream, True), features=features)
+        return Body(decisions=Decisions(stream, True, most_tokens), features=features)
 
     def choose(self, request: Body | None = None) -> Endpoint:
         choice = self.by.choose(
@@ -243,7 +243,7 @@ def test_the_answer_needs_room_too() -> None:
     long = {name: replace(report, answer_tokens=50_000) for name, report in reports.engines.items()}
     rig.by.apply_load(rig.snapshot, replace(reports, engines=long))
     assert {rig.choose(rig.request(1_000)) for _ in range(4)} == {D2}, "answers are long here"
-    limited = rig.request(1_000, answer=b'"stream":true,"max_tokens": 100,')
+    limited = rig.request(1_000, most_tokens=100.0)
     assert {rig.choose(limited) for _ in range(4)} == {D1, D2}, "but not that of this request"
 
 
@@ -331,11 +331,11 @@ def test_the_prefix_cache_of_a_d_counts_whole_or_split() -> None:
     """Both D's have 3,000 of 4,000 tokens: one computed them, the other received them from a P."""
     rig = ready()
     first, other = rig.request(3_000, 1, 2, 3), rig.request(3_000, 4, 5, 6)
-    rig.by.count(Choice(D2, P1), first, split=True, first=True)
-    leg = rig.by.sent(D1, other)
-    assert leg is not None
+    legs = [rig.by.sent_split(D2, first), rig.by.sent(D1, other)]
     rig.now += 3.0
-    leg.answered(rig.now)
+    for leg in legs:
+        assert leg is not None
+        leg.answered(rig.now)
     rig.go_on(60)
     for hashes, decode in (((1, 2, 3), D2), ((4, 5, 6), D1)):
         ends = [1_000, 2_000, 3_000, 4_000]

@@ -4,8 +4,7 @@ from pdx_api.names import Role
 from pdx_proxy.balancing.decode.itl import Line
 from pdx_proxy.balancing.decode.kept_prompts import KeptPrompts
 from pdx_proxy.balancing.decode.view import DecodeView, least_itl
-from pdx_proxy.balancing.prefill.backlog import PrefillEngine
-from pdx_proxy.balancing.prefill.rate import PrefillRate
+from pdx_proxy.balancing.prefill.backlog import Computed, PrefillEngine
 from pdx_proxy.config.settings import Address, EndpointSpec
 from pdx_proxy.endpoints.endpoint import Endpoint
 from pdx_proxy.payload.prompt_blocks import PromptBlocks
@@ -17,7 +16,7 @@ PROMPT = PromptBlocks([1, 2], [5_000, 10_000], 10_000)
 def engines(*kept: PromptBlocks | None) -> list[PrefillEngine]:
     found = []
     for prompt in kept:
-        engine = PrefillEngine(PrefillRate())
+        engine = PrefillEngine(Computed())
         if prompt is not None:
             engine.cache.touch(prompt)
         found.append(engine)

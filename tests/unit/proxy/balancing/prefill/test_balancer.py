@@ -10,9 +10,8 @@ from pdx_api.names import Policy, Role
 from pdx_proxy.balancing.chooser import Chooser
 from pdx_proxy.balancing.load import Load
 from pdx_proxy.balancing.load_reports import LoadReport, LoadReports
-from pdx_proxy.balancing.prefill.backlog import PrefillEngine
+from pdx_proxy.balancing.prefill.backlog import Computed, PrefillEngine
 from pdx_proxy.balancing.prefill.cache_watch import ENOUGH_TOKENS, CacheWatch
-from pdx_proxy.balancing.prefill.rate import PrefillRate
 from pdx_proxy.balancing.prefill.shared_log import SharedLog, SharedLogMemory
 from pdx_proxy.balancing.slow_start import EffectiveLoad
 from pdx_proxy.config.settings import Address, Choosing, EndpointSpec
@@ -187,7 +186,7 @@ def test_a_cache_that_was_reset_is_forgotten() -> None:
 
 
 def test_few_expected_hits_show_nothing() -> None:
-    engine, watch = PrefillEngine(PrefillRate()), CacheWatch()
+    engine, watch = PrefillEngine(Computed()), CacheWatch()
     assert not watch.update(engine, 0.0)
     for _ in range(3):
         engine.expected_hits += ENOUGH_TOKENS // 4

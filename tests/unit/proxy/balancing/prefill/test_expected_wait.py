@@ -102,7 +102,7 @@ def busy(prompts: int) -> ExpectedWait:
         policy.sent(policy.engine(name), prompt(-1, tokens=511), 0.0).answered(1.0)
     policy.sent(policy.engine("a"), prompt(*range(10)), 1.0).answered(11.0)
     for number in range(prompts):
-        policy.sent(policy.engine("ab"[number % 2]), prompt(1000 + number), 11.0).dropped()
+        policy.sent(policy.engine("ab"[number % 2]), prompt(1000 + number), 11.0, False).answered(11.0)
     policy.sent(policy.engine("a"), prompt(*range(100, 120)), 11.0)
     return policy
 
@@ -154,7 +154,7 @@ def test_equal_engines_alternate_whatever_the_cursor_is() -> None:
     for now in range(6):
         chosen = policy.choose(engines, prompt(now), float(now), cursor=4)
         assert chosen == (4 + now) % 3
-        policy.sent(engines[chosen], prompt(now), float(now)).dropped()
+        policy.sent(engines[chosen], prompt(now), float(now)).answered(float(now))
 
 
 def test_an_engine_in_slow_start_gets_less_than_its_share() -> None:
@@ -206,7 +206,7 @@ def test_cached_prompts_show_no_slow_engine() -> None:
         for engine in (a, b):
             policy.sent(engine, prompt(number, tokens=1000), now).answered(now + 0.1)
         now += 0.1
-    policy.sent(a, prompt(1000), now).dropped()
+    policy.sent(a, prompt(1000), now, False).answered(now)
     for _ in range(500):
         policy.sent(a, prompt(1000), now).answered(now + 0.02)
         now += 0.02
@@ -336,7 +336,8 @@ def test_a_cache_evicts_like_an_lru(capacity: int, draws: list[tuple[int, int, i
         sent = prompt(*blocks, tokens=len(blocks) * BLOCK)
         expected = reference.cached(blocks)
         assert cache.cached(sent) == expected
-        assert cache.touch(sent) == expected
+        assert cache.reserve(sent) == expected
+        cache.touch(sent)
         reference.touch(blocks)
         assert (len(cache), cache.tokens) == (len(reference.blocks), len(reference.blocks) * BLOCK)
 

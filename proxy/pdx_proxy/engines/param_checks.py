@@ -1,0 +1,94 @@
+"""Whether a D may read a P's parameters. One P's wrong parameters can end the EngineCore of every D. Pure."""
+
+from math import inf
+from typing import Any, Final
+
+import msgspec
+
+from pdx_api.connectors.families import MOST_CHARACTERS, MOST_DEVICES, MOST_PORT, Kind, Member
+from pdx_proxy.payload.prefill_answer import BLOCKS
+
+_MOST_BYTES: Final = 2 * 1024 * 1024
+"""The largest answer of a P. The IDs of a million tokens in four groups of the KV cache take less."""
+_MOST_NESTED_BYTES: Final = 1024 * 1024
+"""The same if its parameters have nested values."""
+_MOST_DEPTH: Final = 16
+_MOST_GROUPS: Final = 256
+_MOST_NUMBER: Final = 2**31 - 1
+_TRUE: Final = Kind.TRUE
+_FALSE: Final = Kind.FALSE
+_TEXT: Final = Kind.TEXT
+_PORT: Final = Kind.PORT
+_DEVICES: Final = Kind.DEVICES
+_COUNT: Final = Kind.COUNT
+_BLOCKS: Final = Kind.BLOCKS
+
+
+def fault_of(params: dict[str, Any], members: tuple[Member, ...], size: int, *, nested: bool) -> str:
+    """Return what is wrong with P's parameters; empty if nothing is.
+
+    `size`: bytes of P's answer. `nested`: they may have other lists than the IDs of blocks by group.
+    """
+    if size > (_MOST_NESTED_BYTES if nested else _MOST_BYTES):
+        return f"an answer of {size} bytes"
+    if nested and _is_deep(params):
+        return f"more than {_MOST_DEPTH} levels"
+    for member in members:
+        value = params.get(member.name)
+        if value is None:
+            if member.required:
+                return f"no {member.name}"
+        elif not _fits(value, member.kind, nested):
+            return f"{member.name} is {str(value)[:40]!r}"
+    return ""
+
+
+def _fits(value: Any, kind: Kind, nested: bool) -> bool:
+    """Whether a member has a value of its kind."""
+    if kind is _TEXT:
+        return isinstance(value, str) and 0 < len(value) <= MOST_CHARACTERS and value.isprintable()
+    if kind is _BLOCKS:
+        return _are_blocks(value, nested)
+    if kind is _TRUE:
+        return value is True
+    if kind is _FALSE:
+        return value is False
+    if isinstance(value, bool):
+        return False
+    if isinstance(value, int):
+        if kind is _PORT:
+            return 0 < value <= MOST_PORT
+        return 0 < value <= MOST_DEVICES if kind is _DEVICES else 0 <= value <= _MOST_NUMBER
+    return kind is Kind.NUMBER and isinstance(value, float) and -inf < value < inf
+
+
+def _are_blocks(value: Any, nested: bool) -> bool:
+    if not isinstance(value, list) or len(value) > _MOST_GROUPS:
+        return False
+    if nested:
+        try:
+            msgspec.convert(value, BLOCKS)
+        except msgspec.ValidationError:
+            return False
+    groups: list[list[int]] = value
+    found = False
+    for group in groups:
+        for each in group:
+            if each < 0 or each > _MOST_NUMBER:
+                return False
+            found = True
+    return found
+
+
+def _is_deep(params: dict[str, Any]) -> bool:
+    """Whether values are nested too deep, by level: the decoder bounds the recursion, but far higher."""
+    level: list[Any] = [params]
+    for _ in range(_MOST_DEPTH):
+        below: list[Any] = []
+        for value in level:
+            inside = value.values() if isinstance(value, dict) else value
+            below += [each for each in inside if isinstance(each, dict | list)]
+        if not below:
+            return False
+        level = below
+    return True

@@ -1,0 +1,133 @@
+"""A tenant with `edit` makes the worst objects that it can: another tenant's object becomes Ready as fast as usual."""
+
+import os
+import statistics
+import time
+import urllib.error
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.operator import FOLDER
+from benchmarks.soak.results import print_line, record
+from pdx_cluster.app.cluster import Cluster
+from pdx_operator.kube.resources import Kind
+from tests.charts.chart import NAMESPACE, install
+from tests.charts.test_rights import kubeconfig
+from tests.charts.test_tenant import tenant_of
+from tests.charts.worst_objects import WORST, clear, deepest, disturbed, text_of
+from tests.cluster.runtime.harness import Api, Operator, eventually, kubelets
+from tests.soak_entries import SHORTENS
+
+IS_WHOLE = SHORTENS not in os.environ
+ROUNDS, OBJECTS = (10, 300) if IS_WHOLE else (2, 22)
+MOST = 1.2
+AT_ONCE = 4
+
+
+@pytest.mark.timeout(300)
+def test_the_worst_objects_leave_another_tenant_ready(cluster: Cluster, namespace: str, tmp_path: Path) -> None:
+    scene = Scene(cluster, namespace, tmp_path)
+    try:
+        answers = scene.make(2 * len(WORST))
+        print_line("answers", answers)
+        assert answers["taken"] > len(WORST)
+        with disturbed(scene.tenant, namespace, 0.1):
+            print_line("victim", {"seconds": scene.ready_seconds("victim", within=120)})
+    finally:
+        scene.end()
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3600)
+def test_a_tenant_delays_no_object_of_another(cluster: Cluster, namespace: str, tmp_path: Path) -> None:
+    scene = Scene(cluster, namespace, tmp_path)
+    usual: list[float] = []
+    beside: list[float] = []
+    answers: Counter[str] = Counter()
+    try:
+        scene.ready_seconds("first")
+        for number in range(ROUNDS):
+            usual.append(scene.ready_seconds(f"usual-{number}"))
+            answers += scene.make(OBJECTS)
+            with disturbed(scene.tenant, namespace, 0.2):
+                time.sleep(2)
+                beside.append(scene.ready_seconds(f"beside-{number}"))
+            scene.clear()
+            print_line("round", {"usual": usual[-1], "beside": beside[-1]})
+    finally:
+        scene.end()
+    ratio = statistics.median(beside) / statistics.median(usual)
+    line = {"rounds": ROUNDS, "objects": OBJECTS, "answers": answers, "usual": usual, "beside": beside, "ratio": ratio}
+    print_line("delays", line)
+    if IS_WHOLE:
+        record("delays", line, FOLDER)
+    assert ratio <= MOST, line
+
+
+class Scene:
+    """An operator for all namespaces, and two of them: the tenant's, and that of another one, with kubelets."""
+
+    def __init__(self, cluster: Cluster, namespace: str, folder: Path) -> None:
+        install(cluster)
+        self.admin = Api(cluster)
+        self.tenant = tenant_of(cluster, self.admin, namespace)
+        self._cluster, self._namespace = cluster, namespace
+        self.victim = f"{namespace}-v"[-60:].strip("-")
+        cluster.kubectl("create", "namespace", self.victim)
+        config = kubeconfig(cluster, folder)
+        self.operator = Operator.start(config, folder, f"--own-namespace={NAMESPACE}").wait_until_working()
+
+    def make(self, count: int) -> Counter[str]:
+        """Create so many of the worst objects. Returns what the API server answered."""
+        answers: Counter[str] = Counter()
+
+        def create(made: tuple[Kind, dict[str, Any]]) -> None:
+            try:
+                self.tenant.create(made[0], self._namespace, text_of(made[1]))
+            except urllib.error.HTTPError as error:
+                answers[f"refused {error.code}"] += 1
+            else:
+                answers["taken"] += 1
+
+        bodies = [WORST[number % len(WORST)](number // len(WORST)) for number in range(count)]
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            list(pool.map(create, [deepest(), *bodies]))
+        return answers
+
+    def ready_seconds(self, name: str, within: float = 300.0) -> float:
+        """The seconds until a new object of the other tenant is Ready; it is deleted afterwards."""
+        with kubelets(self.admin, self.victim):
+            began = time.monotonic()
+            self.admin.deploy(self.victim, name)
+            eventually(lambda: self.admin.is_ready(self.victim, name), within, f"{name} ready", every=0.02)
+            seconds = time.monotonic() - began
+        clear(self.admin, self.victim, within)
+        return seconds
+
+    def clear(self) -> None:
+        """Delete what the tenant has made, and wait until the operator has nothing to do."""
+        clear(self.admin, self._namespace, 300)
+        eventually(self._is_idle, 120, "an idle operator", every=0.1)
+
+    def _is_idle(self) -> bool:
+        before = self.operator.cpu_seconds()
+        time.sleep(2)
+        return self.operator.cpu_seconds() - before < 0.2
+
+    def end(self) -> None:
+        """End the operator, which has neither ended nor failed, and delete everything."""
+        alive = self.operator.process.poll() is None
+        try:
+            state = self.operator.get("/healthz")[0] if alive else 0
+            seconds = self.operator.end()
+        finally:
+            clear(self.admin, self._namespace, 300)
+            self._cluster.kubectl("delete", "namespace", self.victim, "--wait=false")
+        assert alive
+        assert (state, seconds < 20) == (200, True)
+        assert "Traceback" not in self.operator.text(), self.operator.text()
+        assert "is started again" not in self.operator.text(), self.operator.text()

@@ -1,0 +1,90 @@
+"""One tenant's many objects delay those of another by one turn at most."""
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from pdx_operator.controller.fair_slots import FairSlots
+
+
+class _Work:
+    """Reconciles that end when the test says so."""
+
+    def __init__(self, slots: int) -> None:
+        self._slots = FairSlots(slots)
+        self.begun: list[str] = []
+        self._ends: dict[str, asyncio.Event] = {}
+        self.tasks: dict[str, asyncio.Task[None]] = {}
+
+    async def begin(self, namespace: str, *names: str) -> None:
+        for name in names:
+            self._ends[name] = asyncio.Event()
+            self.tasks[name] = asyncio.create_task(self._run(namespace, name))
+        await _settle()
+
+    async def end(self, name: str) -> None:
+        self._ends[name].set()
+        await _settle()
+
+    async def _run(self, namespace: str, name: str) -> None:
+        async with self._slots.slot(namespace):
+            self.begun.append(name)
+            await self._ends[name].wait()
+
+
+async def _settle() -> None:
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("slots", [1, 2, 4, 16])
+async def test_a_namespace_waits_for_one_turn_of_another(slots: int) -> None:
+    work = _Work(slots)
+    await work.begin("a", *(f"a{number}" for number in range(100)))
+    held = len(work.begun)
+    assert held == max(1, slots * 3 // 4)
+    await work.begin("b", "b0", "b1")
+    if "b0" not in work.begun:
+        await work.end(work.begun[0])
+    assert "b0" in work.begun
+
+
+async def test_waiting_namespaces_take_turns() -> None:
+    work = _Work(1)
+    await work.begin("a", "a0", "a1", "a2")
+    await work.begin("b", "b0", "b1")
+    await work.begin("c", "c0")
+    for _ in range(6):
+        await work.end(work.begun[-1])
+    assert work.begun == ["a0", "b0", "c0", "a1", "b1", "a2"]
+
+
+def _waiting(work: _Work) -> asyncio.Task[None]:
+    return work.tasks["a1"]
+
+
+def _holding(work: _Work) -> asyncio.Task[None]:
+    return work.tasks["a0"]
+
+
+@pytest.mark.parametrize("which", [_waiting, _holding])
+async def test_who_is_cancelled_takes_no_slot(which: Callable[[_Work], asyncio.Task[None]]) -> None:
+    work = _Work(1)
+    await work.begin("a", "a0", "a1", "a2")
+    which(work).cancel()
+    await _settle()
+    await work.end("a0")
+    await work.end("a1")
+    assert work.begun[-1] == "a2"
+
+
+async def test_a_slot_is_given_back_when_its_taker_is_cancelled_at_that_moment() -> None:
+    work = _Work(1)
+    await work.begin("a", "a0", "a1", "a2")
+    work._ends["a0"].set()
+    await asyncio.sleep(0)
+    work.tasks["a1"].cancel()
+    await _settle()
+    await work.end("a1")
+    assert "a2" in work.begun
