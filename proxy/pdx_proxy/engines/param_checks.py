@@ -15,6 +15,10 @@ _MOST_NESTED_BYTES: Final = 1024 * 1024
 _MOST_DEPTH: Final = 16
 _MOST_GROUPS: Final = 256
 _MOST_NUMBER: Final = 2**31 - 1
+_MOST_CHARACTERS: Final[int] = MOST_CHARACTERS
+_MOST_PORT: Final[int] = MOST_PORT
+_MOST_DEVICES: Final[int] = MOST_DEVICES
+"""Names of this module: those of a module that is not compiled are looked up at each use."""
 _TRUE: Final = Kind.TRUE
 _FALSE: Final = Kind.FALSE
 _TEXT: Final = Kind.TEXT
@@ -33,20 +37,20 @@ def fault_of(params: dict[str, Any], members: tuple[Member, ...], size: int, *, 
         return f"an answer of {size} bytes"
     if nested and _is_deep(params):
         return f"more than {_MOST_DEPTH} levels"
-    for member in members:
-        value = params.get(member.name)
+    for name, kind, required in members:
+        value = params.get(name)
         if value is None:
-            if member.required:
-                return f"no {member.name}"
-        elif not _fits(value, member.kind, nested):
-            return f"{member.name} is {str(value)[:40]!r}"
+            if required:
+                return f"no {name}"
+        elif not _fits(value, kind, nested):
+            return f"{name} is {str(value)[:40]!r}"
     return ""
 
 
 def _fits(value: Any, kind: Kind, nested: bool) -> bool:
     """Whether a member has a value of its kind."""
     if kind is _TEXT:
-        return isinstance(value, str) and 0 < len(value) <= MOST_CHARACTERS and value.isprintable()
+        return isinstance(value, str) and 0 < len(value) <= _MOST_CHARACTERS and value.isascii()
     if kind is _BLOCKS:
         return _are_blocks(value, nested)
     if kind is _TRUE:
@@ -57,8 +61,8 @@ def _fits(value: Any, kind: Kind, nested: bool) -> bool:
         return False
     if isinstance(value, int):
         if kind is _PORT:
-            return 0 < value <= MOST_PORT
-        return 0 < value <= MOST_DEVICES if kind is _DEVICES else 0 <= value <= _MOST_NUMBER
+            return 0 < value <= _MOST_PORT
+        return 0 < value <= _MOST_DEVICES if kind is _DEVICES else 0 <= value <= _MOST_NUMBER
     return kind is Kind.NUMBER and isinstance(value, float) and -inf < value < inf
 
 
