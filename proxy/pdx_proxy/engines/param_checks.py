@@ -1,7 +1,7 @@
 """Whether a D may read a P's parameters. One P's wrong parameters can end the EngineCore of every D. Pure."""
 
 from math import inf
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import msgspec
 
@@ -26,6 +26,66 @@ _PORT: Final = Kind.PORT
 _DEVICES: Final = Kind.DEVICES
 _COUNT: Final = Kind.COUNT
 _BLOCKS: Final = Kind.BLOCKS
+_TYPES: Final[dict[Kind, Any]] = {
+    Kind.TRUE: bool,
+    Kind.FALSE: bool,
+    Kind.TEXT: Annotated[str, msgspec.Meta(min_length=1, max_length=MOST_CHARACTERS)],
+    Kind.PORT: Annotated[int, msgspec.Meta(ge=1, le=MOST_PORT)],
+    Kind.DEVICES: Annotated[int, msgspec.Meta(ge=1, le=MOST_DEVICES)],
+    Kind.COUNT: Annotated[int, msgspec.Meta(ge=0, le=_MOST_NUMBER)],
+    Kind.NUMBER: Annotated[float, msgspec.Meta(ge=-1e300, le=1e300)],
+}
+
+
+class _Shape:
+    """What a family's parameters must look like, for msgspec, which checks them ten times as fast as `_fits`."""
+
+    __slots__ = ("blocks", "flags", "members", "texts", "type")
+
+    def __init__(self, members: tuple[Member, ...]) -> None:
+        self.members = members
+        """Keeps them alive: the shape is found by their identity."""
+        self.type: Any = msgspec.defstruct(
+            "Params",
+            [
+                (name, _TYPES[kind]) if required else (name, _TYPES[kind] | None, None)
+                for name, kind, required in sorted(members, key=_is_optional)
+                if kind in _TYPES
+            ],
+        )
+        self.blocks = [name for name, kind, _ in members if kind is _BLOCKS]
+        self.flags = [(name, kind is _TRUE) for name, kind, _ in members if kind is _TRUE or kind is _FALSE]
+        self.texts = [name for name, kind, _ in members if kind is _TEXT]
+
+
+_SHAPES: Final[dict[int, _Shape]] = {}
+"""By the identity of a family's members."""
+
+
+def _is_optional(member: Member) -> bool:
+    return not member.required
+
+
+def _is_usual(params: dict[str, Any], members: tuple[Member, ...]) -> bool:
+    """Whether parameters without nested values are as every member wants. False: perhaps."""
+    shape = _SHAPES.get(id(members))
+    if shape is None:
+        shape = _SHAPES[id(members)] = _Shape(members)
+    try:
+        msgspec.convert(params, shape.type)
+    except msgspec.ValidationError:
+        return False
+    for name, expected in shape.flags:
+        if params[name] is not expected:
+            return False
+    for name in shape.texts:
+        if not (params.get(name) or "").isascii():
+            return False
+    for name in shape.blocks:
+        groups = params.get(name)
+        if not isinstance(groups, list) or len(groups) > _MOST_GROUPS or not any(groups):
+            return False
+    return True
 
 
 def fault_of(params: dict[str, Any], members: tuple[Member, ...], size: int, *, nested: bool) -> str:
@@ -37,6 +97,8 @@ def fault_of(params: dict[str, Any], members: tuple[Member, ...], size: int, *, 
         return f"an answer of {size} bytes"
     if nested and _is_deep(params):
         return f"more than {_MOST_DEPTH} levels"
+    if not nested and _is_usual(params, members):
+        return ""
     for name, kind, required in members:
         value = params.get(name)
         if value is None:

@@ -3,12 +3,13 @@
 This module is not compiled: msgspec reads the annotations, and a compiled class has none.
 """
 
-from typing import Any, Final, Generic, Literal, TypeAlias, TypeVar
+from typing import Annotated, Any, Final, Generic, Literal, TypeAlias, TypeVar
 
 import msgspec
 
 Params: TypeAlias = dict[str, Any] | None
-Plain: TypeAlias = dict[str, bool | int | float | str | list[list[int]] | None] | None
+_Block: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
+Plain: TypeAlias = dict[str, bool | int | float | str | list[list[_Block]] | None] | None
 """What vLLM's connectors answer: no list but the IDs of blocks by group. To check that here costs nothing."""
 BLOCKS: Final = list[list[int]]
 T = TypeVar("T")
