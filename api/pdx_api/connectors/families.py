@@ -34,6 +34,8 @@ class Kind(Enum):
     """A whole number from 0."""
     NUMBER = auto()
     """A finite number."""
+    SCALAR = auto()
+    """Anything but a list or an object: D only relays it, or does not read it."""
     BLOCKS = auto()
     """The IDs of blocks by group of the KV cache. Groups may be empty, but not all of them."""
 

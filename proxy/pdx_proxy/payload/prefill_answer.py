@@ -6,6 +6,7 @@ This module is not compiled: msgspec reads the annotations, and a compiled class
 from typing import Annotated, Any, Final, Generic, Literal, TypeAlias, TypeVar
 
 import msgspec
+from msgspec.json import Decoder
 
 Params: TypeAlias = dict[str, Any] | None
 _Block: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
@@ -62,12 +63,23 @@ class Completed(msgspec.Struct):
     response: Ended
 
 
-COMPLETION: Final = msgspec.json.Decoder(Completion[Plain])
-MESSAGE: Final = msgspec.json.Decoder(Message[Plain])
-RESPONSE: Final = msgspec.json.Decoder(Response[Plain])
-NESTED_COMPLETION: Final = msgspec.json.Decoder(Completion[Params])
-NESTED_MESSAGE: Final = msgspec.json.Decoder(Message[Params])
-NESTED_RESPONSE: Final = msgspec.json.Decoder(Response[Params])
-"""With parameters of any JSON types."""
-ENDED: Final = msgspec.json.Decoder(Ended)
-COMPLETED: Final = msgspec.json.Decoder(Completed)
+Raw: TypeAlias = msgspec.Raw
+COMPLETION: Final = (
+    Decoder(Completion[Plain]),
+    Decoder(Completion[Params]),
+    Decoder(Completion[Raw]),
+)
+MESSAGE: Final = (
+    Decoder(Message[Plain]),
+    Decoder(Message[Params]),
+    Decoder(Message[Raw]),
+)
+RESPONSE: Final = (
+    Decoder(Response[Plain]),
+    Decoder(Response[Params]),
+    Decoder(Response[Raw]),
+)
+PLAIN, NESTED, RAW = range(3)
+"""How the parameters are decoded: as vLLM's connectors answer them, as any JSON object, or not at all."""
+ENDED: Final = Decoder(Ended)
+COMPLETED: Final = Decoder(Completed)

@@ -3,6 +3,7 @@
 import json
 from typing import Any, Final
 
+import msgspec
 import pytest
 
 from pdx_api.connectors import CONNECTORS
@@ -10,7 +11,7 @@ from pdx_api.connectors.families import Identity
 from pdx_api.names import Order, Role
 from pdx_proxy.config.settings import Address, EndpointSpec
 from pdx_proxy.endpoints.endpoint import Endpoint
-from pdx_proxy.engines.transfer_params import transfer_params
+from pdx_proxy.engines.transfer_params import params_to_relay, transfer_params
 from pdx_proxy.http.upstream.answer import Answer
 from pdx_proxy.http.upstream.failures import BadAnswer
 from pdx_proxy.payload.apis import APIS
@@ -50,7 +51,31 @@ def read(params: Any, endpoint: Endpoint = NIXL, path: str = "/v1/completions") 
             "utf-8", "surrogatepass"
         )
     )
-    return transfer_params(endpoint, answer, APIS[path])
+    relayed = _relayed(endpoint, answer, APIS[path])
+    params = transfer_params(endpoint, answer, APIS[path])
+    assert relayed == params
+    return dict(params) if params is not None else None
+
+
+def _relayed(endpoint: Endpoint, answer: Answer, api: Any) -> Any:
+    """What D gets; the failure of P if there is one, so that both readers have to agree."""
+    try:
+        found = params_to_relay(endpoint, answer, api)
+    except BadAnswer:
+        with pytest.raises(BadAnswer):
+            transfer_params(endpoint, answer, api)
+        raise
+    return json.loads(bytes(found)) if isinstance(found, msgspec.Raw) else found
+
+
+def test_what_vllm_answers_is_relayed_as_bytes() -> None:
+    answer = Answer()
+    answer.status, answer.complete = 200, True
+    text = json.dumps(VLLM, indent=1)
+    answer.add(f'{{"choices":[{{"finish_reason":"length"}}],"kv_transfer_params":{text}}}'.encode())
+    found = params_to_relay(NIXL, answer, APIS["/v1/completions"])
+    assert isinstance(found, msgspec.Raw)
+    assert bytes(found).decode() == text
 
 
 @pytest.mark.parametrize("path", APIS)
