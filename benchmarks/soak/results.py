@@ -76,7 +76,8 @@ def table(name: str, lines: list[Line]) -> str:
     columns = _COLUMNS[name]
     rows = [" | ".join(str(cell(line)) for cell in columns.values()) for line in lines]
     head = ["| " + " | ".join(columns) + " |", "|" + "---|" * len(columns)]
-    return "\n".join([*head, *(f"| {row} |" for row in rows)])
+    none = " | ".join(("no run yet", *[""] * (len(columns) - 1)))
+    return "\n".join([*head, *(f"| {row} |" for row in rows or [none])])
 
 
 def _mebibytes(size: float) -> str:

@@ -67,6 +67,8 @@ def _names(cluster: Cluster, kinds: str) -> set[str]:
 @pytest.mark.parametrize("name", SETS)
 def test_the_api_server_accepts_every_render_without_a_warning(cluster: Cluster, chart: Chart, name: str) -> None:
     _install_monitor_crds(cluster)
+    # Helm creates the pod of `helm test` later. In a dry run its service account does not exist.
+    installed = [text for text in chart.golden(name).split("\n---\n") if "helm.sh/hook: test" not in text]
 
     cluster.kubectl(
         "apply",
@@ -74,7 +76,7 @@ def test_the_api_server_accepts_every_render_without_a_warning(cluster: Cluster,
         "--validate=strict",
         "--warnings-as-errors",
         "--filename=-",
-        stdin=chart.golden(name),
+        stdin="\n---\n".join(installed),
     )
 
 

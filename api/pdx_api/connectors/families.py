@@ -7,7 +7,7 @@ its family with the parameters that its vLLM class reads.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum, StrEnum, auto
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 KVParams = Mapping[str, Any]
 """The content of a leg's `kv_transfer_params`."""
@@ -26,7 +26,7 @@ class Kind(Enum):
     TRUE = auto()
     FALSE = auto()
     TEXT = auto()
-    """Printable, from 1 to `MOST_CHARACTERS` characters."""
+    """ASCII, from 1 to `MOST_CHARACTERS` characters."""
     PORT = auto()
     DEVICES = auto()
     """A whole number from 1 to `MOST_DEVICES`."""
@@ -34,13 +34,14 @@ class Kind(Enum):
     """A whole number from 0."""
     NUMBER = auto()
     """A finite number."""
+    SCALAR = auto()
+    """Anything but a list or an object: D only relays it, or does not read it."""
     BLOCKS = auto()
     """The IDs of blocks by group of the KV cache. Groups may be empty, but not all of them."""
 
 
-@dataclass(frozen=True, slots=True)
-class Member:
-    """A member of P's parameters that D reads."""
+class Member(NamedTuple):
+    """A member of P's parameters that D reads. A tuple, because each request unpacks all of them."""
 
     name: str
     kind: Kind

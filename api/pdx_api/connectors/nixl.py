@@ -62,6 +62,8 @@ _ANSWERED: Final = (
     Member("remote_block_size", Kind.DEVICES, required=False),
     Member("remote_num_tokens", Kind.COUNT, required=False),
     Member("remote_blocks_expiry_time", Kind.NUMBER, required=False),
+    Member("remote_prefill_cached_tokens", Kind.SCALAR, required=False),
+    Member("transfer_mode", Kind.SCALAR, required=False),
 )
 """What `request_finished` of P returns and `add_new_req_to_recv` of D reads (vLLM 0.32 nixl/metadata.py)."""
 

@@ -13,6 +13,7 @@ from pdx_proxy.endpoints.endpoint import Endpoint
 from pdx_proxy.engines.bootstrap import query_identity
 from pdx_proxy.engines.transfer_params import NO_PARAMS, handed_over, identity_of, transfer_params
 from pdx_proxy.engines.upstreams import Engines
+from pdx_proxy.http.routes import MODELS
 from pdx_proxy.http.upstream.answer import Answer
 from pdx_proxy.http.upstream.failures import BadAnswer, DeadlineExceeded, EngineFailure, Reason
 from pdx_proxy.payload.body import body_of, prefill_body
@@ -28,9 +29,10 @@ _METRICS: Final = "/metrics"
 _METRICS_BYTES: Final = 512 * 1024
 _RANK_BYTES: Final = 96 * 1024
 """A page of metrics may have so many more for each rank. vLLM's has 60 kB for each."""
-_PAGE_BYTES: Final = 4 * 1024 * 1024
-"""The largest other page: of models, with adapters."""
-_HEALTH_BYTES: Final = 64 * 1024
+_PAGE_BYTES: Final = 2 * 1024 * 1024
+"""The largest page of models, with adapters."""
+_SMALL_BYTES: Final = 64 * 1024
+"""The largest other page."""
 _TEXT: Final = 160
 """Characters of an engine's own text about a failure."""
 _UNIQUE: Final = re.compile(r"\b[\w-]*[0-9a-f]{8}[\w-]*")
@@ -172,7 +174,7 @@ async def answers_health(engines: Engines, endpoint: Endpoint, seconds: float) -
         async with asyncio.timeout(seconds):
             await leg.connect_fresh()
             leg.send("GET", "/health", (), b"")
-            answer = await leg.whole(seconds, most=_HEALTH_BYTES)
+            answer = await leg.whole(seconds, most=_SMALL_BYTES)
     except TimeoutError:
         raise DeadlineExceeded(endpoint.name, f"no answer from /health within {seconds:g} s") from None
     finally:
@@ -202,7 +204,9 @@ async def fetch(engines: Engines, endpoint: Endpoint, path: str, seconds: float)
 
 
 def _most_bytes(endpoint: Endpoint, path: str) -> int:
-    return _METRICS_BYTES + endpoint.spec.ranks * _RANK_BYTES if path == _METRICS else _PAGE_BYTES
+    if path == _METRICS:
+        return _METRICS_BYTES + endpoint.spec.ranks * _RANK_BYTES
+    return _PAGE_BYTES if path == MODELS else _SMALL_BYTES
 
 
 def _failed(endpoint: Endpoint, answer: Answer) -> BadAnswer:

@@ -1,15 +1,16 @@
 """What a P's complete answer hands over to D: its KV transfer parameters, and P's identity."""
 
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import msgspec
 
 from pdx_api.connectors.families import Identity, InPrefillAnswer, KVParams, Pull, Push
 from pdx_proxy.endpoints.endpoint import Endpoint
-from pdx_proxy.engines.param_checks import fault_of
+from pdx_proxy.engines.param_checks import are_usual, fault_of
 from pdx_proxy.http.upstream.answer import Answer
 from pdx_proxy.http.upstream.failures import BadAnswer, Reason
 from pdx_proxy.payload.apis import API, COMPLETIONS_API
+from pdx_proxy.payload.prefill_answer import NESTED, RAW
 
 NO_PARAMS: Final = "answered without kv_transfer_params: is its KV connector on?"
 """Detail of the failure of a P that has no connector."""
@@ -49,7 +50,7 @@ def transfer_params(endpoint: Endpoint, answer: Answer, api: API = COMPLETIONS_A
             aborted, params = api.read_prefill(body)
         except msgspec.ValidationError:
             nested = True
-            aborted, params = api.read_prefill(body, nested=True)
+            aborted, params = api.read_prefill(body, NESTED)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise BadAnswer(endpoint.name, "not an answer of vLLM", Reason.LOST, 502, b"") from error
     if aborted:
@@ -60,7 +61,20 @@ def transfer_params(endpoint: Endpoint, answer: Answer, api: API = COMPLETIONS_A
         if fault:
             detail = f"answered kv_transfer_params that no D may read: {fault}"
             raise BadAnswer(endpoint.name, detail, Reason.LOST, 502, b"")
-    return params
+    return cast("dict[str, Any] | None", params)
+
+
+def params_to_relay(endpoint: Endpoint, answer: Answer, api: API) -> KVParams | msgspec.Raw | None:
+    """As `transfer_params`, for a D that gets them as they are: as bytes, if they are what the connector answers."""
+    family = endpoint.family
+    if answer.status == 200 and isinstance(family, Pull) and family.answered:
+        try:
+            aborted, params = api.read_prefill(answer.body, RAW)
+            if not aborted and are_usual(params, family.answered):
+                return cast("msgspec.Raw", params)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            pass  # null, or what has to be described
+    return transfer_params(endpoint, answer, api)
 
 
 def needs_length(family: Push) -> bool:

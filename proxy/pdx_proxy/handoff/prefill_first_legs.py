@@ -2,13 +2,15 @@
 
 from typing import Final
 
+from msgspec import Raw
+
 from pdx_api.connectors.families import KVParams
 from pdx_proxy.balancing.load import Room, Slot
 from pdx_proxy.balancing.pick import replacement_decode
 from pdx_proxy.endpoints.endpoint import Endpoint, pairing
 from pdx_proxy.endpoints.snapshot import Snapshot
 from pdx_proxy.engines.attribution import may_be_kv
-from pdx_proxy.engines.transfer_params import LegRefused, transfer_params
+from pdx_proxy.engines.transfer_params import LegRefused, params_to_relay
 from pdx_proxy.handoff.failures import REFUSED_MAX_TOKENS, HandoffFailure
 from pdx_proxy.handoff.request import Request
 from pdx_proxy.handoff.settle import Ask, CloseWhenOpen, Free
@@ -64,12 +66,12 @@ class PrefillFirstLegs(Legs):
         self.decode_leg = settlements.serving.decode_leg(room.take_decode(), request)
         self._prefill = _PREFILL_NOT_SENT
         self._decode = _DECODE_NOT_SENT
-        self._params: KVParams | None = None
+        self._params: KVParams | Raw | None = None
         """P's parameters for D; None: P keeps nothing for a D."""
         self._releaser = self.decode_leg.endpoint
         """The D that frees P's blocks if no D reads them."""
 
-    async def finish_prefill(self, params: KVParams | None) -> KVParams | None:
+    async def finish_prefill(self, params: KVParams | None) -> KVParams | Raw | None:
         """Run P's leg to its end; return P's parameters for D. Raises EngineFailure or LegRefused.
 
         `params` are the parameters of P's leg. Without them P keeps nothing for a D.
@@ -82,7 +84,7 @@ class PrefillFirstLegs(Legs):
             self._prefill = _RUNNING
             record = serving.send_prefill(leg, request, body, engines.new_id())
             answer = await leg.whole(engines.deadlines.prefill)
-            answered = transfer_params(leg.endpoint, answer, request.body.api)
+            answered = params_to_relay(leg.endpoint, answer, request.body.api)
         finally:
             load.end_prefill(decode)
         leg.end()  # P has room for another request, although its blocks are pinned until D has read them
@@ -181,7 +183,7 @@ class PrefillFirstLegs(Legs):
                 return
             assert step is Ask.STOP_PREFILL, "only a push has the other steps"
             answer = await self._last_answer()
-            self._params = transfer_params(leg.endpoint, answer, self.request.body.api)
+            self._params = params_to_relay(leg.endpoint, answer, self.request.body.api)
         except (EngineFailure, LegRefused):
             self._params = None
         finally:

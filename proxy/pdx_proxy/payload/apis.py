@@ -12,11 +12,8 @@ from pdx_proxy.payload.decisions import CHAT, COMPLETIONS, DECIDING, MESSAGES, R
 from pdx_proxy.payload.prefill_answer import (
     COMPLETION,
     MESSAGE,
-    NESTED_COMPLETION,
-    NESTED_MESSAGE,
-    NESTED_RESPONSE,
+    PLAIN,
     RESPONSE,
-    Params,
 )
 from pdx_proxy.payload.tools import thinks_within_budget
 
@@ -110,13 +107,13 @@ class API:
         self.id_in_body = id_in_body
         """Whether an engine reads a leg's ID from the body (`request_id`) and not from the header X-Request-Id."""
 
-    def read_prefill(self, body: Any, *, nested: bool = False) -> tuple[bool, Params]:
+    def read_prefill(self, body: Any, how: int = PLAIN) -> tuple[bool, Any]:
         """Read a P's complete answer: whether its engine has aborted it, and its KV transfer parameters.
 
-        Raises DecodeError for what is no answer of vLLM, and ValidationError if the parameters have nested values that
-        are not those of vLLM's connectors, unless they may be `nested`.
+        `how` is PLAIN, NESTED or RAW. Raises DecodeError for what is no answer of vLLM. With PLAIN it raises
+        ValidationError if the parameters have nested values that are not those of vLLM's connectors.
         """
-        found = NESTED_COMPLETION.decode(body) if nested else COMPLETION.decode(body)
+        found = COMPLETION[how].decode(body)
         for choice in found.choices:
             if choice.finish_reason == "abort":
                 return True, None
@@ -128,9 +125,9 @@ class _Messages(API):
 
     __slots__ = ()
 
-    def read_prefill(self, body: Any, *, nested: bool = False) -> tuple[bool, Params]:
+    def read_prefill(self, body: Any, how: int = PLAIN) -> tuple[bool, Any]:
         """An aborted message has no stop reason."""
-        found = NESTED_MESSAGE.decode(body) if nested else MESSAGE.decode(body)
+        found = MESSAGE[how].decode(body)
         return found.stop_reason is None, found.kv_transfer_params
 
 
@@ -139,9 +136,9 @@ class _Responses(API):
 
     __slots__ = ()
 
-    def read_prefill(self, body: Any, *, nested: bool = False) -> tuple[bool, Params]:
+    def read_prefill(self, body: Any, how: int = PLAIN) -> tuple[bool, Any]:
         """A response that was aborted before its first token looks complete and has no tokens."""
-        found = NESTED_RESPONSE.decode(body) if nested else RESPONSE.decode(body)
+        found = RESPONSE[how].decode(body)
         return found.usage.output_tokens == 0, found.kv_transfer_params
 
 

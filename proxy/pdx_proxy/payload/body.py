@@ -269,7 +269,7 @@ def _model_in(members: bytes) -> str:
         return ""
 
 
-def prefill_body(body: Body, params: Mapping[str, Any] | None) -> LegBody:
+def prefill_body(body: Body, params: Mapping[str, Any] | msgspec.Raw | None) -> LegBody:
     """The body of P's leg: one token, no stream, and all members that shape the prompt as the client wrote them."""
     own = body.prefill
     given = b"" if params is None else msgspec.json.encode(params)
@@ -280,7 +280,7 @@ def prefill_body(body: Body, params: Mapping[str, Any] | None) -> LegBody:
     return b"".join((b"{", shared, own, name, given, b"}"))
 
 
-def decode_body(body: Body, params: Mapping[str, Any] | None) -> LegBody:
+def decode_body(body: Body, params: Mapping[str, Any] | msgspec.Raw | None) -> LegBody:
     """The body of D's leg: the client's body, with the parameters of the hand-off if there are any."""
     own = b"" if params is None else b'"kv_transfer_params":' + msgspec.json.encode(params)
     shared, answer = body.shared, body.answer
@@ -296,7 +296,7 @@ def decode_body(body: Body, params: Mapping[str, Any] | None) -> LegBody:
     return b"".join((b"{", shared, answer, own, b"}"))
 
 
-def settling_body(api: API, params: Mapping[str, Any], max_tokens: int, salt: str) -> bytes:
+def settling_body(api: API, params: Mapping[str, Any] | msgspec.Raw, max_tokens: int, salt: str) -> bytes:
     """The body of a leg that only settles a hand-off: a prompt of a few tokens with the hand-off's parameters.
 
     The KV that D receives belongs to another prompt. `salt` is unique to this request and keeps that KV out of D's

@@ -3,12 +3,14 @@
 This module is not compiled: msgspec reads the annotations, and a compiled class has none.
 """
 
-from typing import Any, Final, Generic, Literal, TypeAlias, TypeVar
+from typing import Annotated, Any, Final, Generic, Literal, TypeAlias, TypeVar
 
 import msgspec
+from msgspec.json import Decoder
 
 Params: TypeAlias = dict[str, Any] | None
-Plain: TypeAlias = dict[str, bool | int | float | str | list[list[int]] | None] | None
+_Block: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
+Plain: TypeAlias = dict[str, bool | int | float | str | list[list[_Block]] | None] | None
 """What vLLM's connectors answer: no list but the IDs of blocks by group. To check that here costs nothing."""
 BLOCKS: Final = list[list[int]]
 T = TypeVar("T")
@@ -61,12 +63,23 @@ class Completed(msgspec.Struct):
     response: Ended
 
 
-COMPLETION: Final = msgspec.json.Decoder(Completion[Plain])
-MESSAGE: Final = msgspec.json.Decoder(Message[Plain])
-RESPONSE: Final = msgspec.json.Decoder(Response[Plain])
-NESTED_COMPLETION: Final = msgspec.json.Decoder(Completion[Params])
-NESTED_MESSAGE: Final = msgspec.json.Decoder(Message[Params])
-NESTED_RESPONSE: Final = msgspec.json.Decoder(Response[Params])
-"""With parameters of any JSON types."""
-ENDED: Final = msgspec.json.Decoder(Ended)
-COMPLETED: Final = msgspec.json.Decoder(Completed)
+Raw: TypeAlias = msgspec.Raw
+COMPLETION: Final = (
+    Decoder(Completion[Plain]),
+    Decoder(Completion[Params]),
+    Decoder(Completion[Raw]),
+)
+MESSAGE: Final = (
+    Decoder(Message[Plain]),
+    Decoder(Message[Params]),
+    Decoder(Message[Raw]),
+)
+RESPONSE: Final = (
+    Decoder(Response[Plain]),
+    Decoder(Response[Params]),
+    Decoder(Response[Raw]),
+)
+PLAIN, NESTED, RAW = range(3)
+"""How the parameters are decoded: as vLLM's connectors answer them, as any JSON object, or not at all."""
+ENDED: Final = Decoder(Ended)
+COMPLETED: Final = Decoder(Completed)

@@ -5,7 +5,7 @@ It uses families only. What is special about a connector is data of its family (
 
 from dataclasses import dataclass, field
 from ipaddress import ip_address
-from typing import Any
+from typing import Any, Final
 
 import orjson
 
@@ -13,6 +13,9 @@ from pdx_api.connectors.families import Family, Identity, KVParams, Pool, Pull
 from pdx_api.verification import Cause
 from pdx_api.vllm_metrics import EngineMetrics, read_metrics, whole_number
 from pdx_proxy.verification.record import Result
+
+_TEXT: Final = 512
+"""Characters of a longer text than any version or model has. It goes into logs and the object's status."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +104,7 @@ def _text_at(page: bytes, *path: str | int) -> str | None:
             value = value[step]
     except (orjson.JSONDecodeError, IndexError, KeyError, TypeError):
         return None
-    return value if isinstance(value, str) else None
+    return value if isinstance(value, str) and len(value) <= _TEXT and value.isprintable() else None
 
 
 def _differ(one: object, other: object) -> bool:

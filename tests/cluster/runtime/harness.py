@@ -83,7 +83,7 @@ class Api:
     ) -> Body:
         """One request; raises urllib.error.HTTPError. What an answer nests too deeply is null."""
         headers = {"Authorization": f"Bearer {self._token}", "Content-Type": content, "User-Agent": "pdx-test"}
-        data = json.dumps(body).encode() if isinstance(body, dict) else body
+        data = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
         request = urllib.request.Request(self._url + path, data, headers, method=method)
         with urllib.request.urlopen(request, timeout=120, context=self._tls) as answer:
             found: Body = decode(answer.read())

@@ -189,7 +189,7 @@ async def test_a_prompt_that_only_d_refuses_counts_at_its_p(make_world: MakeWorl
     assert chooser.decodes._kept._count == 1
 
 
-async def test_a_prompt_of_many_bytes_is_as_long_as_its_engine_accepts(make_world: MakeWorld) -> None:
+async def test_a_prompt_of_many_bytes_is_bounded(make_world: MakeWorld) -> None:
     """While P's engine reads a prompt of 4 MiB, its backlog is that of the longest prompt."""
     world = await make_world(Order.PREFILL_FIRST, 1, 1, sim=SIM, **DEFAULTS)
     world.fault(world.p, FaultKind.HANG_BEFORE_HEAD, seconds=1.0)

@@ -3,6 +3,7 @@
 import json
 from typing import Any, Final
 
+import msgspec
 import pytest
 
 from pdx_api.connectors import CONNECTORS
@@ -10,7 +11,7 @@ from pdx_api.connectors.families import Identity
 from pdx_api.names import Order, Role
 from pdx_proxy.config.settings import Address, EndpointSpec
 from pdx_proxy.endpoints.endpoint import Endpoint
-from pdx_proxy.engines.transfer_params import transfer_params
+from pdx_proxy.engines.transfer_params import params_to_relay, transfer_params
 from pdx_proxy.http.upstream.answer import Answer
 from pdx_proxy.http.upstream.failures import BadAnswer
 from pdx_proxy.payload.apis import APIS
@@ -50,7 +51,31 @@ def read(params: Any, endpoint: Endpoint = NIXL, path: str = "/v1/completions") 
             "utf-8", "surrogatepass"
         )
     )
-    return transfer_params(endpoint, answer, APIS[path])
+    relayed = _relayed(endpoint, answer, APIS[path])
+    params = transfer_params(endpoint, answer, APIS[path])
+    assert relayed == params
+    return dict(params) if params is not None else None
+
+
+def _relayed(endpoint: Endpoint, answer: Answer, api: Any) -> Any:
+    """What D gets; the failure of P if there is one, so that both readers have to agree."""
+    try:
+        found = params_to_relay(endpoint, answer, api)
+    except BadAnswer:
+        with pytest.raises(BadAnswer):
+            transfer_params(endpoint, answer, api)
+        raise
+    return json.loads(bytes(found)) if isinstance(found, msgspec.Raw) else found
+
+
+def test_what_vllm_answers_is_relayed_as_bytes() -> None:
+    answer = Answer()
+    answer.status, answer.complete = 200, True
+    text = json.dumps(VLLM, indent=1)
+    answer.add(f'{{"choices":[{{"finish_reason":"length"}}],"kv_transfer_params":{text}}}'.encode())
+    found = params_to_relay(NIXL, answer, APIS["/v1/completions"])
+    assert isinstance(found, msgspec.Raw)
+    assert bytes(found).decode() == text
 
 
 @pytest.mark.parametrize("path", APIS)
@@ -75,9 +100,9 @@ ODD: Final[dict[str, tuple[Any, ...]]] = {
         *(None, [], [[]], [[], []], [1], 5, "x", {"a": [1]}, [["1"]], [[1.5]], [[None]], [[True]]),
         *([[-1]], [[2**31]], [[2**70]], [[1], 2], [[[1]]], [[1]] * 300),
     ),
-    "remote_engine_id": (None, "", 5, [], {}, "e" * 513, "a\nb", "\x00"),
+    "remote_engine_id": (None, "", 5, [], {}, "e" * 513, "\u202e"),
     "remote_request_id": (None, "", True, 1.5, "r" * 10_000),
-    "remote_host": (None, "", 0, ["h"], "h" * 1000, "a\r\nb"),
+    "remote_host": (None, "", 0, ["h"], "h" * 1000, "\xe4"),
     "remote_port": (None, 0, -1, 65_536, True, 1.0, "1", 10**30),
     "tp_size": (0, -1, True, 1.5, "2", [], 10**6),
     "pp_size": (0, {}, 10**30),

@@ -38,7 +38,7 @@ def test_control_characters_of_an_engine_reach_no_terminal(text: str) -> None:
 
 @pytest.mark.parametrize(
     ("path", "ranks", "kib"),
-    [("/metrics", 1, 608), ("/metrics", 16, 2048), ("/v1/models", 1, 4096), ("/version", 16, 4096)],
+    [("/metrics", 1, 608), ("/metrics", 16, 2048), ("/v1/models", 1, 2048), ("/version", 16, 64)],
 )
 def test_a_page_is_bounded(path: str, ranks: int, kib: int) -> None:
     engine = Endpoint(EndpointSpec(Address("d", 1), Role.DECODE, ranks=ranks))

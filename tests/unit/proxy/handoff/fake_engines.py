@@ -120,7 +120,7 @@ class FakeLeg:
             raise BadAnswer(self.endpoint.name, f"status {status}", Reason.STATUS, status, self.answer.body)
         return self.answer
 
-    async def whole(self, seconds: float, *, counts: bool = True) -> Answer:
+    async def whole(self, seconds: float, *, most: int = 0, counts: bool = True) -> Answer:
         await self._arrival(seconds, self.deadline)
         self._check_busy()
         return self.answer

@@ -79,10 +79,10 @@ def test_ordinary_framing_is_no_failure(head: bytes) -> None:
 
 
 @pytest.mark.parametrize("relayed", [False, True])
-@pytest.mark.parametrize("head", [STREAM, JSON])
+@pytest.mark.parametrize("head", [STREAM, JSON], ids=["stream", "json"])
 @pytest.mark.parametrize("size", [1, 2, 7, 15])
 @pytest.mark.parametrize("read", [512, 8 * KIB, 256 * KIB])
-def test_very_many_tiny_chunks_are_a_failure_of_the_engine(read: int, size: int, head: bytes, relayed: bool) -> None:
+def test_very_many_tiny_chunks_are_a_failure(read: int, size: int, head: bytes, relayed: bool) -> None:
     """After a bounded amount of work, however many of them one read has."""
     made, wire = connection()
     made.data_received(head)

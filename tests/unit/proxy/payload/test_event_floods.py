@@ -97,7 +97,9 @@ LINES = {
 }
 
 
-@pytest.mark.parametrize("behind", [b"\n", b"\n" + TOKEN, b'data: {"error":{"code":500}}\n\n'])
+@pytest.mark.parametrize(
+    "behind", [b"\n", b"\n" + TOKEN, b'data: {"error":{"code":500}}\n\n'], ids=["end", "token", "error"]
+)
 @pytest.mark.parametrize("line", LINES.values(), ids=LINES)
 def test_an_event_of_very_many_lines_is_relayed_unread(
     line: bytes, behind: bytes, monkeypatch: pytest.MonkeyPatch

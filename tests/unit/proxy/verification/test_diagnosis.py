@@ -1,5 +1,6 @@
 """The likely cause of a failed transfer probe."""
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -42,6 +43,12 @@ def test_whether_an_engine_has_a_connector(page: bytes, connector: bool | None) 
 def test_the_pages_of_an_engine_are_read() -> None:
     assert read_facts(b'{"version": "0.32.0"}', MODELS, METRICS) == Facts("0.32.0", "org/model", 16)
     assert read_facts(b"", b"{}", b"<html>") == Facts()
+
+
+@pytest.mark.parametrize("text", ["9." * 257, "0.32.0\r\nX: y", "\u001b[31m", "\u2028", "\u0000", "\u202e"])
+def test_a_text_that_no_log_may_show_is_none(text: str) -> None:
+    version, models = json.dumps({"version": text}), json.dumps({"data": [{"root": text}]})
+    assert read_facts(version.encode(), models.encode(), METRICS) == Facts(block_size=16)
 
 
 SELF = Facts("1", "m", 16)

@@ -69,7 +69,7 @@ def test_a_whole_prompt_takes_time_of_its_d_unless_it_is_refused(ends: tuple[str
     assert share.at(rig.now) == pytest.approx((taken if ends[0] == "answered" else before) * decay)
 
 
-def test_a_refused_prompt_is_no_time_that_its_d_worked() -> None:
+def test_a_refused_prompt_takes_no_time() -> None:
     rig = ready()
     share = rig.by.decodes._share(D1.name)
     leg = rig.by.sent(D1, rig.request(20_000))

@@ -174,7 +174,7 @@ def test_a_leg_that_only_waits_behind_another_disturbs_no_measurement() -> None:
 
 
 @pytest.mark.parametrize("refused", [1, 2, 3, 4, 5, 50])
-def test_refused_prompts_between_others_do_not_change_how_these_are_spread(refused: int) -> None:
+def test_refused_prompts_change_no_turn(refused: int) -> None:
     policy = ExpectedWait()
     engines, found = [policy.engine(name) for name in "abcd"], [0] * 4
     for now in range(200):
@@ -233,7 +233,7 @@ def test_a_prompt_is_as_long_as_its_engine_accepts(page: bytes, cache_tokens: in
     assert by.expected.all.prompt_tokens == backlog - 1
 
 
-def test_an_accepted_prompt_that_appears_too_long_leaves_the_others_in_the_mirror() -> None:
+def test_a_prompt_that_appears_too_long_evicts_no_other() -> None:
     found = read_models(models(LONGEST))
     assert found is not None
     by = balancer(replace(P, models=found))
