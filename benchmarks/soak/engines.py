@@ -243,7 +243,10 @@ class Engines:
     def _spec_of(self, name: str) -> EndpointSpec:
         engine = self.live[name]
         address = Address("127.0.0.1", engine.port)
-        return EndpointSpec(address, engine.settings.role, order=self.order, pod=name, instance="1")
+        settings = engine.settings
+        return EndpointSpec(
+            address, settings.role, order=self.order, pod=name, instance="1", connector=settings.connector
+        )
 
     def _put(self, spec: EndpointSpec) -> None:
         self.specs[spec.pod] = spec

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from benchmarks.soak.engines import Engines
 from benchmarks.soak.program import GatewayProcess
@@ -16,6 +16,7 @@ from pdx_proxy.config.settings import EndpointSpec, Settings, Verification
 from pdx_sim import SimSettings
 
 Plan = TypeVar("Plan")
+NO_PROBES: Final = Verification(period_seconds=0)
 
 
 @dataclass
@@ -54,10 +55,18 @@ def each_role(sim: SimSettings, number: int) -> list[tuple[Role, SimSettings]]:
 
 @asynccontextmanager
 async def setup(
-    engines: Engines, sims: Iterable[tuple[Role, SimSettings]], settings: Settings, log: Path, gateways: int = 1
+    engines: Engines,
+    sims: Iterable[tuple[Role, SimSettings]],
+    settings: Settings,
+    log: Path,
+    gateways: int = 1,
+    verification: Verification = NO_PROBES,
 ) -> AsyncIterator[list[GatewayProcess]]:
-    """Gateways and their engines, all warm; they end with the context. Every leg at an engine is a client's."""
-    settings = replace(settings, verification=Verification(period_seconds=0))
+    """Gateways and their engines, all warm; they end with the context.
+
+    Without `verification`, every leg at an engine is a client's.
+    """
+    settings = replace(settings, verification=verification)
     async with AsyncExitStack() as stack:
         stack.push_async_callback(engines.close)
         logs = [log.with_suffix(f".{number}.log") for number in range(gateways)]
@@ -68,6 +77,8 @@ async def setup(
                 gateway.set_engines(specs)
 
         engines.on_change = set_engines
+        if engines.specs:
+            set_engines(engines.specs.values())
         for role, sim in sims:
             await engines.add(role, sim)
         for gateway in started:

@@ -93,6 +93,19 @@ def _of(key: str) -> Callable[[Line], Any]:
 
 
 _COLUMNS: Final[Mapping[str, Mapping[str, Callable[[Line], Any]]]] = {
+    "blocked": {
+        "date": _of("date"),
+        "order": _of("order"),
+        "blocked": lambda line: f"{line['where']}, {line['when']}",
+        "minutes": lambda line: f"{line['seconds'] / 60:.3g}",
+        "requests/s": _of("rate"),
+        "outcomes": lambda line: ", ".join(f"{name} {count:,}" for name, count in line["saw"].items()),
+        "first proof": lambda line: f"{line['proved']:.1f} s",
+        "longest request until then and 10 s longer": lambda line: f"{line['early']:.1f} s",
+        "longest later": lambda line: f"{line['late']:.1f} s",
+        "split again after": lambda line: f"{line['returned']:.1f} s",
+        "machine": _of("machine"),
+    },
     "faults": {
         "date": _of("date"),
         "order": _of("order"),

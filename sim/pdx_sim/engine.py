@@ -65,7 +65,7 @@ class SimEngine:
         at_once = {
             FaultKind.REFUSE: self._refuse,
             FaultKind.HANG_CORE: self._hang,
-            FaultKind.BLOCK_TRANSFER: lambda seconds: self.station.channel.block(seconds),
+            FaultKind.BLOCK_TRANSFER: self._block,
         }
         self.faults = Faults(random.Random(settings.seed), at_once)  # noqa: S311 (a repeatable simulation)
         self.seen: deque[Seen] = deque(maxlen=settings.record)
@@ -116,6 +116,11 @@ class SimEngine:
         if self.storage is not None:
             return StorageConnector(self.station, self.storage)
         return _CONNECTORS[self.settings.mode](self.station)
+
+    def _block(self, seconds: float) -> None:
+        self.station.channel.block(seconds)
+        if self.storage is not None:
+            self.storage.block(seconds)
 
     def die(self) -> None:
         """The EngineCore dies: what runs ends with an error, and every further request is refused."""

@@ -44,8 +44,8 @@ class FaultKind(StrEnum):
     """The engine core hangs for `seconds`, while HTTP answers: /health is 200, nothing progresses, and the metrics stay
     as they are. Strikes when set, not by request."""
     BLOCK_TRANSFER = "block_transfer"
-    """The engine reaches no side channel of another engine for `seconds`, as behind a firewall, so it moves no KV.
-    Strikes when set, not by request."""
+    """For `seconds`, the engine reaches neither the side channel of another engine nor the shared storage, as behind a
+    firewall, so it moves no KV. Strikes when set, not by request."""
     LONG_PREFILL = "long_prefill"
     """The prefill of the request takes `seconds`, whatever its length."""
     SLOW = "slow"

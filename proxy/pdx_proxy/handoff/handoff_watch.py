@@ -97,11 +97,13 @@ class HandoffWatch:
     async def _await_kv(self) -> None:
         """Return once no request at D waits for KV; interrupt D's wait once its pair is suspended.
 
-        D's metrics do not show which request waits. So the control side has to find out whether KV moves.
+        D's metrics do not show which request waits. So the control side has to find out whether KV moves. After the
+        deadline, D waits no longer for what has not been found out.
         """
-        transfer = self._transfer
+        transfer, clock = self._transfer, asyncio.get_running_loop().time
         engines, pair = transfer.settlements.engines, pairing(transfer.prefill, transfer.decode)
-        while pair not in engines.snapshot.suspended:
+        end = clock() + engines.deadlines.handoff * (1 - _SHARE_OF_DEADLINE)
+        while pair not in (engines.snapshot.suspended if clock() < end else engines.snapshot.unproved):
             waiting = read_waiting(await transfer.decode_metrics())
             if waiting is not None and not waiting.deferred and not waiting.capacity:
                 return

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from pdx_api.verification import LONGEST_WAIT, Finding, Verdict
 from pdx_proxy.endpoints.endpoint import Endpoint, Pairing, pairing
-from pdx_proxy.endpoints.events import HandedOver, HandoffEvent, SlowHandoff
+from pdx_proxy.endpoints.events import FailedHandoff, HandedOver, HandoffEvent
 from pdx_proxy.endpoints.snapshot import Snapshot
 from pdx_proxy.engines.upstreams import Engines
 from pdx_proxy.telemetry.counters import Histogram
@@ -96,7 +96,9 @@ class TransferProber:
         """Receive what a worker has seen of a hand-off. Without probes no pair is suspended: none would return."""
         if isinstance(event, HandedOver):
             self._suspensions.handed_over(event.pair)
-        elif self._period and not (isinstance(event, SlowHandoff) and self._moved_lately(event.pair)):
+        elif self._period and isinstance(event, FailedHandoff):
+            self._suspensions.fail(event.pair, self._engines.clock())
+        elif self._period and not self._moved_lately(event.pair):
             self._suspensions.watch(event.pair, self._engines.clock())
         self._publish()
 

@@ -37,10 +37,13 @@ class SideChannel:
         self._peers: dict[tuple[str, int], _Peer] = {}
         self._blocked_until = 0.0
         """On the event loop's clock."""
+        self._blocked_ports: frozenset[int] = frozenset()
+        """The peers that are not reached; empty: all."""
 
-    def block(self, seconds: float) -> None:
-        """Reach no peer for `seconds`; 0 ends it."""
+    def block(self, seconds: float, ports: frozenset[int] = frozenset()) -> None:
+        """Reach no peer, or none that listens on `ports`, for `seconds`; 0 ends it."""
         self._blocked_until = asyncio.get_running_loop().time() + seconds if seconds else 0.0
+        self._blocked_ports = ports
 
     async def listen(self, host: str, port: int) -> int:
         """Open the listener; return its port."""
@@ -61,7 +64,7 @@ class SideChannel:
         """Send a message and await its answer. Raises PeerUnreachableError or PeerRefusedError."""
         if self._latency:
             await asyncio.sleep(self._latency)
-        if asyncio.get_running_loop().time() < self._blocked_until:
+        if asyncio.get_running_loop().time() < self._blocked_until and port in (self._blocked_ports or (port,)):
             raise PeerUnreachableError(f"{host}:{port}: blocked")
         peer = self._peers.setdefault((host, port), _Peer(host, port))
         try:

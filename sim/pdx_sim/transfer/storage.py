@@ -30,10 +30,22 @@ class Storage:
         self._whole = whole
         self._in_background = in_background
         self._saving: set[asyncio.Task[None]] = set()
+        self._blocked_until = 0.0
+        """On the event loop's clock."""
+
+    def block(self, seconds: float) -> None:
+        """Find nothing and save nothing for `seconds`; 0 ends it."""
+        self._blocked_until = asyncio.get_running_loop().time() + seconds if seconds else 0.0
+
+    @property
+    def _is_blocked(self) -> bool:
+        return asyncio.get_running_loop().time() < self._blocked_until
 
     def found(self, prompt: Tokens) -> int:
         """Number of the prompt's tokens whose KV is in the directory, or is being written."""
         tokens = (len(prompt) - 2) // self._block_size * self._block_size
+        if self._is_blocked:
+            return 0
         return tokens if tokens > 0 and self._holds(self._folder(prompt[:tokens])) else 0
 
     def load(self, prefix: Tokens) -> Digest:
@@ -58,7 +70,7 @@ class Storage:
     async def _save(self, prompt: Tokens, seconds: float) -> None:
         prefix = prompt[: (len(prompt) - 1) // self._block_size * self._block_size]
         folder = self._folder(prefix)
-        if prefix and not self._holds(folder):
+        if prefix and not self._is_blocked and not self._holds(folder):
             folder.mkdir(parents=True, exist_ok=True)
             await asyncio.sleep(seconds)
             (folder / _FILE).write_text(digest_of(prefix))

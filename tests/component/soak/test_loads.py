@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import pytest
 
-from benchmarks.soak import capacity, crowd, impatience, neighbours, overload, sizes
+from benchmarks.soak import blocked, capacity, crowd, impatience, neighbours, overload, sizes
 from benchmarks.soak.frame import Report
 from benchmarks.soak.results import print_line, record
 from pdx_api.names import Order
@@ -58,3 +58,20 @@ async def test_load(name: str, plan: Any, tmp_path: Path) -> None:
     assert not report.failures, "\n".join(report.failures)
     if plan is not SHORT[name]:
         record(name, report.line())
+
+
+@pytest.mark.paced
+@pytest.mark.parametrize(
+    "plan",
+    [
+        *(pytest.param(plan, marks=pytest.mark.timeout(180), id=f"short-{n}") for n, plan in enumerate(blocked.SHORT)),
+        *(pytest.param(plan, marks=SOAK, id=f"cell-{n}") for n, plan in enumerate(blocked.cells(10.0, seconds=20.0))),
+        *(pytest.param(plan, marks=SOAK, id=f"long-{n}") for n, plan in enumerate(blocked.pairs())),
+    ],
+)
+async def test_blocked_kv(plan: blocked.Plan, tmp_path: Path) -> None:
+    report = await blocked.run(plan, tmp_path / "gateway.log")
+    print_line("blocked", report.line())
+    assert not report.failures, "\n".join(report.failures[:20])
+    if plan not in blocked.SHORT:
+        record("blocked", report.line())

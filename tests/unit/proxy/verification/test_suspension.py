@@ -7,7 +7,26 @@ PAIR = ("p0", 1, "d0", 1)
 OTHERS = {pair for pair in PAIRS if pair != PAIR and (pair[:2] == PAIR[:2] or pair[2:] == PAIR[2:])}
 
 
-def test_a_failed_hand_off_alone_suspends_nothing() -> None:
+def test_a_failed_hand_off_suspends_its_pair_until_kv_moves() -> None:
+    pairs = Suspensions()
+    pairs.fail(PAIR, 10.0)
+    assert (pairs.watched, pairs.suspended) == ({PAIR}, {PAIR})
+    pairs.moved(PAIR)
+    assert (pairs.watched, pairs.suspended) == (frozenset(), frozenset())
+    pairs.fail(PAIR, 11.0)
+    pairs.handed_over(PAIR)
+    assert (pairs.watched, pairs.suspended) == (frozenset(), frozenset())
+
+
+def test_a_hand_off_that_fails_again_and_again_suspends_the_other_pairs_of_its_engines() -> None:
+    pairs = Suspensions()
+    pairs.fail(PAIR, 10.0)
+    pairs.fail(PAIR, 12.9)
+    pairs.advance(PAIRS, 10.0 + WATCH_SECONDS)
+    assert (pairs.watched, pairs.suspended) == (OTHERS, {PAIR})
+
+
+def test_a_slow_hand_off_alone_suspends_nothing() -> None:
     pairs = Suspensions()
     pairs.watch(PAIR, 10.0)
     pairs.advance(PAIRS, 10.0 + WATCH_SECONDS - 0.1)
