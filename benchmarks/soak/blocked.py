@@ -1,7 +1,7 @@
 """KV that is blocked for a while, and then moves again: what requests notice of it.
 
-Two prefill and two decode engines serve a steady load. The block strikes a pair, an engine, all engines, or the store of
-a pool, before the gateway starts or under load.
+Two prefill and two decode engines serve a steady load. The block strikes a pair, an engine, all engines, or the store
+of a pool, before the gateway starts or under load.
 """
 
 import asyncio

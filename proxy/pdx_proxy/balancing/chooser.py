@@ -141,7 +141,7 @@ class Chooser:
         self._decode_choices[choice.policy.name] += 1
         if choice.prefill is not None:
             self._prefill_choices[choice.prefill_policy.name] += 1
-        elif split and first and choice.decode.role is _DECODE:
+        elif split and first and (choice.suspended or choice.decode.role is _DECODE):
             self._counters.not_split[_why_not_split(choice)] += 1
 
     def sent(self, endpoint: Endpoint, body: Body) -> Reservation | None:

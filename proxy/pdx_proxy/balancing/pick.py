@@ -6,7 +6,7 @@ from typing import Final
 from pdx_api.names import Role
 from pdx_proxy.balancing.decode.placement import Place
 from pdx_proxy.balancing.policies import LEAST, LoadOf, Policy, least
-from pdx_proxy.endpoints.endpoint import Endpoint
+from pdx_proxy.endpoints.endpoint import Endpoint, Pairing
 from pdx_proxy.endpoints.snapshot import Snapshot, partners
 from pdx_proxy.payload.body import Body
 
@@ -39,7 +39,7 @@ class Choice:
         self.prefill_policy = prefill_policy
         """What selected P, if there is one."""
         self.suspended = suspended
-        """Whether D serves the request alone because no KV reaches it."""
+        """Whether one engine serves the request because no KV reaches D."""
 
 
 def pick(
@@ -57,9 +57,9 @@ def pick(
 
     To split, a D whose revision has a P comes before a D whose revision has none, so a rollout is used as far as its
     pairs are complete. With several revisions the queue at their P counts as well. An aggregated engine is complete by
-    itself and never splits; nor does a D whose queue is longer than a push survives, or that no KV reaches. `avoid`
-    names endpoints that have failed this request; they are selected only when no other is left. `cursor` alternates
-    between equals.
+    itself and never splits; nor does a D whose queue is longer than a push survives, or that no KV reaches. Then a P that
+    reaches no D may serve the request instead. `avoid` names endpoints that have failed this request; they are selected
+    only when no other is left. `cursor` alternates between equals.
     """
     decodes, complete, peers, suspended = snapshot.decode, snapshot.complete, snapshot.peers, snapshot.suspended
     if avoid:
@@ -78,8 +78,10 @@ def pick(
     if suspended:
         group = partners(d, group, suspended)
     if d.role is _AGGREGATED or d.long_queue or not group:
-        alone = any(pair[2:] == d.start for pair in suspended) and not d.long_queue
-        return Choice(d, None, None, decode, suspended=alone)
+        if d.long_queue or not any(pair[2:] == d.start for pair in suspended):
+            return Choice(d, None, None, decode)
+        idle = [p for p in peers.get(d.revision, ()) if not _reaches(p, snapshot.decode, suspended)]
+        return Choice(least((d, *idle), load_of, cursor), None, None, decode, suspended=True)
     # P's cursor moves one further each time that D's has gone round. With one cursor, equal numbers of both would
     # always meet in the same pairs, and the first KV between the others would move under load.
     number = len(decodes)
@@ -105,6 +107,11 @@ def replacement_decode(snapshot: Snapshot, load_of: LoadOf, decode: Endpoint, *,
 
 def _without(endpoints: Sequence[Endpoint], avoid: Collection[str]) -> tuple[Endpoint, ...]:
     return tuple(e for e in endpoints if e.name not in avoid)
+
+
+def _reaches(prefill: Endpoint, decodes: Sequence[Endpoint], suspended: Collection[Pairing]) -> bool:
+    """Whether some D takes KV from the P."""
+    return any(d.revision == prefill.revision and partners(d, (prefill,), suspended) for d in decodes)
 
 
 def _with_queue(load_of: LoadOf, peers: Peers) -> LoadOf:

@@ -150,7 +150,8 @@ def test_no_request_is_split_over_a_suspended_pair() -> None:
     assert picked((p1, d1)) == every - {(p1.name, d1.name, False)}
     assert picked((p1, d1), (p2, d1)) == {(p1.name, d2.name, False), (p2.name, d2.name, False)}
     assert picked((p1, d1), (p2, d1), avoid=(d2.name,)) == {("", d1.name, True)}
-    assert picked(*((p, d) for p in (p1, p2) for d in (d1, d2))) == {("", d1.name, True), ("", d2.name, True)}
+    assert picked(*((p, d) for p in (p1, p2) for d in (d1, d2))) == {("", e.name, True) for e in pool}
+    assert picked((p1, d1), (p1, d2), (p2, d1), avoid=(d2.name,)) == {("", d1.name, True), ("", p1.name, True)}
 
 
 def test_a_decode_whose_prefills_are_cold_and_suspended_is_alone_for_that_reason() -> None:
