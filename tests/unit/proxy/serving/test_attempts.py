@@ -50,17 +50,15 @@ def _attempts(serving: Any, admission: Any = None) -> Attempts:
 
 
 async def test_a_wait_in_the_queue_does_not_use_up_the_whole_deadline() -> None:
-    now = 100.0
 
-    async def wait(_: object, *, narrow: bool) -> None:
-        nonlocal now
-        now += 7.0
+    async def wait(_: object, *, narrow: bool, tried: bool) -> float:
+        return 7.0
 
-    engines = SimpleNamespace(load=Load(), settings=Settings(), clock=lambda: now)
+    engines = SimpleNamespace(load=Load(), settings=Settings())
     serving: Any = SimpleNamespace(engines=engines, chooser=None)
     attempts = _attempts(serving, SimpleNamespace(wait=wait))
     request = _request(deadline=500.0)
-    await attempts._wait(request, NO_EXCHANGE)
+    await attempts._wait(request, NO_EXCHANGE, False)
     assert (request.timeline.queued, request.deadline) == (7.0, 507.0)
 
 
