@@ -98,6 +98,7 @@ class Admission:
         """When waits end, in seconds of the loop's clock. All waits are equally long, so they end in this order."""
         self._timer: asyncio.TimerHandle | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._wake = self._on_release
         self._serving = False
         self._served_at = 0.0
         self._poll: asyncio.TimerHandle | None = None
@@ -168,19 +169,29 @@ class Admission:
 
     def serve_next(self) -> None:
         """Serve queued requests that engines have room for, in fair order."""
-        if self._serving or not self._queue:
-            return  # to reserve and to give up end legs, which calls this again
+        while self._queue and self._serve_one():
+            pass
+
+    def _on_release(self) -> None:
+        """An engine that was full has room for one request."""
+        if self._queue:
+            self._serve_one()
+
+    def _serve_one(self) -> bool:
+        """Serve the first queued request that engines have room for; return whether there was one."""
+        if self._serving or not self._may_take():
+            return False  # to reserve and to give up end legs, which calls this again
         self._serving = True
         try:
-            while self._queue and self._may_take():
+            waiter = self._queue.pop(_reserve)
+            while waiter is not None and waiter.end.done():
                 waiter = self._queue.pop(_reserve)
-                if waiter is None:
-                    break
-                if not waiter.end.done():
-                    self._served_at = self._clock()
-                    waiter.permit.serve()
-                    waiter.end.set_result(None)
-                self._update()
+            if waiter is not None:
+                self._served_at = self._clock()
+                waiter.permit.serve()
+                waiter.end.set_result(None)
+            self._update()
+            return waiter is not None
         finally:
             self._serving = False
 
@@ -233,7 +244,7 @@ class Admission:
         waiting = len(self._queue)
         self._counters.queued = waiting
         self.usage.set_waiting(waiting, self._queue.clients)
-        self._releases.on_release = self.serve_next if waiting else None
+        self._releases.on_release = self._wake if waiting else None
         if waiting and self._poll is None and self.usage.shared:
             self._poll = asyncio.get_running_loop().call_later(POLL_SECONDS, self._check_others)
 

@@ -186,7 +186,10 @@ class Attempts:
         choice = self._choose(request, self._first)
         if choice is None or self.has_room(choice):
             return True, choice
-        full = {e.name for e in self._engines.snapshot.everything if self.load.full(e)}
+        snapshot = self._engines.snapshot
+        full = {e.name for e in snapshot.everything if self.load.full(e)}
+        if full.issuperset([decode.name for decode in snapshot.decode]):
+            return False, choice
         other = self._choose(request, self._first, full)
         if other is None or not self.has_room(other):
             return False, other
