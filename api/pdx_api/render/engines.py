@@ -4,6 +4,7 @@ import hashlib
 import json
 from collections.abc import Collection
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any, Final
 
 from pydantic import BaseModel
@@ -21,6 +22,8 @@ from pdx_api.spec.types import Pool, Spec
 
 _NOT_PAIRING: Final = ("image_pull_policy", "drain_seconds", "startup_seconds", "api_key_secret_ref", "pod_template")
 """Fields of `engine` that may differ within a pair."""
+_DIGITS: Final = 6
+"""Of the largest number of sequences that counts as known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +97,21 @@ def pool_bytes(spec: Spec) -> int:
     size = spec.kv_transfer.pool_size
     found = quantity(size) if size is not None else None
     return int(found) if found is not None else POOL_GIB * 2**30
+
+
+def max_sequences(spec: Spec, role: Role) -> int:
+    """How many requests each rank of a role's engines runs at a time, by the last `--max-num-seqs`; 0: not known.
+
+    vLLM's default depends on the device, so only the engine knows it.
+    """
+    args = (*spec.engine.args, *spec.pools()[role].args, "")
+    found = 0
+    for arg, following in pairwise(args):
+        name, _, value = arg.partition("=")
+        if name.replace("_", "-") == "--max-num-seqs":
+            text = value or following
+            found = int(text) if text.isascii() and text.isdigit() and len(text) <= _DIGITS else 0
+    return found
 
 
 def wiring_number(spec: Spec) -> int:

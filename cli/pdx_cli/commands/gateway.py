@@ -12,7 +12,7 @@ from pdx_cli.errors import InputError
 from pdx_cli.inputs import protocol
 from pdx_proxy.config.flags import FlagsError, add_flags, with_flags
 from pdx_proxy.config.settings import MAX_WORKERS, Address, EndpointSpec, Settings, parse_address
-from pdx_proxy.discovery.pods import MAX_RANKS
+from pdx_proxy.discovery.pods import MAX_RANKS, MAX_SEQUENCES
 from pdx_proxy.process.main import run as run_gateway
 
 EPILOG: Final = """\
@@ -68,6 +68,7 @@ def _add_engines(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="data-parallel ranks of each prefill engine (its --data-parallel-size) (%(default)s)",
     )
+    _add_sequences(parser, "--prefill-max-num-seqs", "prefill engine")
     parser.add_argument(
         "--identity-ports",
         nargs="+",
@@ -78,6 +79,7 @@ def _add_engines(parser: argparse.ArgumentParser) -> None:
     )
     _add_urls(parser, "--decode", "engines that decode")
     _add_urls(parser, "--aggregated", "engines that do both")
+    _add_sequences(parser, "--decode-max-num-seqs", "decode or aggregated engine")
     parser.add_argument(
         "--connector",
         type=usage.text("write for example NIXL"),
@@ -96,6 +98,17 @@ def _add_engines(parser: argparse.ArgumentParser) -> None:
         metavar="JSON",
         help="protocol of connector Custom, for example "
         """{"family": "Pull", "prefillParams": {"do_remote_decode": true}}""",
+    )
+
+
+def _add_sequences(parser: argparse.ArgumentParser, flag: str, engine: str) -> None:
+    parser.add_argument(
+        flag,
+        type=int,
+        default=0,
+        metavar="N",
+        help=f"requests that each {engine} runs at a time (its --max-num-seqs, for each rank); an idle one gets so "
+        "many at once; 0: not known (%(default)s)",
     )
 
 
@@ -146,6 +159,12 @@ def _endpoints(args: argparse.Namespace) -> tuple[EndpointSpec, ...]:
     if not 1 <= args.prefill_ranks <= MAX_RANKS:
         raise InputError(f"--prefill-ranks is {args.prefill_ranks}; write a number from 1 to {MAX_RANKS}.")
     identity_ports = _identity_ports(args)
+    for flag, number in (
+        ("--prefill-max-num-seqs", args.prefill_max_num_seqs),
+        ("--decode-max-num-seqs", args.decode_max_num_seqs),
+    ):
+        if not 0 <= number <= MAX_SEQUENCES:
+            raise InputError(f"{flag} is {number}; write a number from 0 to {MAX_SEQUENCES}.")
     ranks = {Role.PREFILL: args.prefill_ranks}
     by_role = {Role.PREFILL: args.prefill, Role.DECODE: args.decode, Role.AGGREGATED: args.aggregated}
     specs = tuple(
@@ -157,6 +176,7 @@ def _endpoints(args: argparse.Namespace) -> tuple[EndpointSpec, ...]:
             protocol=own_protocol,
             identity_port=identity_ports.get(url, 0),
             ranks=ranks.get(role, 1),
+            sequences=args.prefill_max_num_seqs if role is Role.PREFILL else args.decode_max_num_seqs,
         )
         for role, urls in by_role.items()
         for url in urls

@@ -15,6 +15,7 @@ from pdx_api.names import Mode, Role
 from pdx_api.render.engines import (
     connector_config,
     engine_command,
+    max_sequences,
     pairing_revision,
     pool_bytes,
     service_command,
@@ -214,6 +215,7 @@ def _gateway(spec: Spec, engines: tuple[EngineProgram, ...], port: int, admin: i
         argv += ["--protocol", spec.protocol] if spec.protocol else []
         argv += _ranks(spec) if kind is EngineKind.VLLM else []  # a simulated engine has one
         argv += _identity_ports(spec, [engine for engine in engines if engine.role is Role.PREFILL])
+    argv += _sequences(spec) if kind is EngineKind.VLLM else []
     argv += ["--workers", str(spec.gateway.workers), "--debug-headers", *gateway_flags(spec)]
     return Program("gateway", tuple(argv), {}, port)
 
@@ -221,6 +223,13 @@ def _gateway(spec: Spec, engines: tuple[EngineProgram, ...], port: int, admin: i
 def _ranks(spec: Spec) -> list[str]:
     ranks = (spec.prefill.parallelism.data if spec.prefill is not None else None) or 1
     return ["--prefill-ranks", str(ranks)] if ranks > 1 else []
+
+
+def _sequences(spec: Spec) -> list[str]:
+    flags = {
+        role: "--prefill-max-num-seqs" if role is Role.PREFILL else "--decode-max-num-seqs" for role in spec.pools()
+    }
+    return [text for role, flag in flags.items() if (known := max_sequences(spec, role)) for text in (flag, str(known))]
 
 
 def _identity_ports(spec: Spec, prefill: Sequence[EngineProgram]) -> list[str]:

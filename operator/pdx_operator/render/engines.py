@@ -15,6 +15,7 @@ from pdx_api.names import (
     ANNOTATION_ORDER,
     ANNOTATION_PROTOCOL,
     ANNOTATION_RANKS,
+    ANNOTATION_SEQUENCES,
     ANNOTATION_WIRING,
     CODE_MOUNT,
     ENGINE_CONTAINER,
@@ -29,7 +30,14 @@ from pdx_api.names import (
     Role,
     engines_name,
 )
-from pdx_api.render.engines import EngineCommand, engine_command, engine_inputs, pool_bytes, wiring_number
+from pdx_api.render.engines import (
+    EngineCommand,
+    engine_command,
+    engine_inputs,
+    max_sequences,
+    pool_bytes,
+    wiring_number,
+)
 from pdx_api.rules.spec_rules import SHARED_VARIABLES
 from pdx_api.spec.kv_transfer import KVStorage
 from pdx_api.spec.types import Pool, Rollout, Spec
@@ -128,7 +136,7 @@ def pod_template(spec: Spec, role: Role, pool: Pool, labels: Mapping[str, str]) 
     template = {
         "metadata": {
             "labels": app_labels(labels),
-            "annotations": {**_annotations(spec), **_ranks(pool), **files},
+            "annotations": {**_annotations(spec), **_ranks(pool), **_sequences(spec, role), **files},
         },
         "spec": {
             **({"initContainers": init_containers} if init_containers else {}),
@@ -173,6 +181,12 @@ def _ranks(pool: Pool) -> dict[str, str]:
     """The number of ranks, for gateways; nothing where it is 1."""
     ranks = pool.parallelism.data or 1
     return {ANNOTATION_RANKS: str(ranks)} if ranks > 1 else {}
+
+
+def _sequences(spec: Spec, role: Role) -> dict[str, str]:
+    """How many requests a rank runs at a time, for gateways; nothing where the args do not name it."""
+    sequences = max_sequences(spec, role)
+    return {ANNOTATION_SEQUENCES: str(sequences)} if sequences else {}
 
 
 def _connector_ports(spec: Spec) -> dict[str, int]:

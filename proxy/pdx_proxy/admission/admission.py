@@ -6,6 +6,7 @@ complete requests only. One owner in each worker.
 """
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Final, Protocol
 
@@ -28,6 +29,7 @@ _PART_FOR_SMALL: Final = 16
 """That part is the limit divided by this."""
 _PATIENCE_SECONDS: Final = 0.05
 """After this time a worker takes room that another worker has a right to and does not take."""
+_QUEUE: Final = Phase.QUEUE.value
 
 
 class ShedError(RefusedError):
@@ -51,7 +53,7 @@ _MESSAGES: Final[dict[ShedReason, tuple[int, str, str]]] = {
 
 
 class Releases(Protocol):
-    """Reports that an engine has room for one more request."""
+    """Reports that an engine that was full has room for one more request."""
 
     on_release: Callable[[], None] | None
 
@@ -63,8 +65,8 @@ class Waiter:
 
     def __init__(self, permit: Permit) -> None:
         self.permit = permit
-        self.end: asyncio.Future[ShedReason | None] = asyncio.get_running_loop().create_future()
-        """How the wait ended: None with room, otherwise shed."""
+        self.end: asyncio.Future[ShedReason | None]
+        """How the wait ended: None with room, otherwise shed. `Admission.wait` sets it."""
 
     def reserve(self) -> bool:
         """Keep room at engines for the request; False if they have none."""
@@ -91,7 +93,12 @@ class Admission:
         self._clock = clock
         self._trusted = parse_networks(limits.trusted_proxies)
         self._queue: FairQueue[Waiter] = FairQueue()
-        self._drain = DrainRate(clock())
+        self._drain = DrainRate()
+        self._deadlines: deque[tuple[float, asyncio.Future[ShedReason | None]]] = deque()
+        """When waits end, in seconds of the loop's clock. All waits are equally long, so they end in this order."""
+        self._timer: asyncio.TimerHandle | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._wake = self._on_release
         self._serving = False
         self._served_at = 0.0
         self._poll: asyncio.TimerHandle | None = None
@@ -124,31 +131,37 @@ class Admission:
         exchange.count_body(self._counter(permit))
         return permit
 
-    async def wait(self, waiter: Waiter, *, narrow: bool) -> None:
-        """Wait until engines have room, which `waiter` then keeps; raises ShedError when that takes too long.
+    async def wait(self, waiter: Waiter, *, narrow: bool, tried: bool = False) -> float:
+        """Wait until engines have room, which `waiter` then keeps, and return the seconds that it took.
 
-        `narrow`: the request needs room at fewer engines than others do.
+        Raises ShedError when that takes too long. `narrow`: the request needs room at fewer engines than others do.
+        `tried`: engines have no room for it at this moment.
         """
-        self._enqueue(waiter, narrow=narrow)
+        loop = self._loop
+        if loop is None:
+            loop = self._loop = asyncio.get_running_loop()
+        end = waiter.end = loop.create_future()
         began = self._clock()
-        timer = asyncio.get_running_loop().call_later(self._limits.queue_seconds, _time_out, waiter)
+        self._enqueue(waiter, narrow=narrow, tried=tried)
+        self._limit_wait(loop, end)
         given_up = False
         try:
-            shed = await waiter.end
+            shed = await end
         except asyncio.CancelledError:
             given_up = True
-            if not waiter.end.cancelled() and waiter.end.result() is None:
+            if not end.cancelled() and end.result() is None:
                 waiter.give_up()  # it had room, and its client left before it was used
             raise
         finally:
-            timer.cancel()
             if waiter in self._queue:
                 self._queue.remove(waiter, given_up=given_up)
                 self._update()
                 self.serve_next()  # those behind it may fit where it did not
-            self._counters.phases[Phase.QUEUE].observe(self._clock() - began)
+            waited = self._clock() - began
+            self._counters.phases[_QUEUE].observe(waited)
         if shed is not None:
             raise self._shed(shed)
+        return waited
 
     def set_weights(self, weights: Mapping[str, int]) -> None:
         """Set the weights of clients by the names of their API keys. A client that is absent has 1."""
@@ -156,24 +169,53 @@ class Admission:
 
     def serve_next(self) -> None:
         """Serve queued requests that engines have room for, in fair order."""
-        if self._serving or not self._queue:
-            return  # to reserve and to give up end legs, which calls this again
+        while self._queue and self._serve_one():
+            pass
+
+    def _on_release(self) -> None:
+        """An engine that was full has room for one request."""
+        if self._queue:
+            self._serve_one()
+
+    def _serve_one(self) -> bool:
+        """Serve the first queued request that engines have room for; return whether there was one."""
+        if self._serving or not self._may_take():
+            return False  # to reserve and to give up end legs, which calls this again
         self._serving = True
         try:
-            while self._queue and self._may_take():
+            waiter = self._queue.pop(_reserve)
+            while waiter is not None and waiter.end.done():
                 waiter = self._queue.pop(_reserve)
-                if waiter is None:
-                    break
-                if not waiter.end.done():
-                    self._served_at = self._clock()
-                    waiter.permit.serve()
-                    waiter.end.set_result(None)
-                self._update()
+            if waiter is not None:
+                self._served_at = self._clock()
+                waiter.permit.serve()
+                waiter.end.set_result(None)
+            self._update()
+            return waiter is not None
         finally:
             self._serving = False
 
-    def _enqueue(self, waiter: Waiter, *, narrow: bool) -> None:
-        self._drain.mark(self._clock(), self.usage.completed)
+    def _limit_wait(self, loop: asyncio.AbstractEventLoop, end: "asyncio.Future[ShedReason | None]") -> None:
+        """One timer for all waits: it runs when the first one of them has lasted too long."""
+        deadlines = self._deadlines
+        while deadlines and deadlines[0][1].done():
+            deadlines.popleft()
+        at = loop.time() + self._limits.queue_seconds
+        deadlines.append((at, end))
+        if self._timer is None:
+            self._timer = loop.call_at(at, self._time_out, loop)
+
+    def _time_out(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._timer = None
+        deadlines, now = self._deadlines, loop.time()
+        while deadlines and (deadlines[0][1].done() or deadlines[0][0] <= now):
+            end = deadlines.popleft()[1]
+            if not end.done():
+                end.set_result(ShedReason.QUEUE_TIMEOUT)
+        if deadlines:
+            self._timer = loop.call_at(deadlines[0][0], self._time_out, loop)
+
+    def _enqueue(self, waiter: Waiter, *, narrow: bool, tried: bool) -> None:
         exchange, name = waiter.permit.exchange, waiter.permit.name
         assert exchange is not None, "a request waits once, before it has a slot"
         if self.usage.all_waiting() >= self._limits.queued_requests:
@@ -183,7 +225,9 @@ class Admission:
                 crowded_out.end.set_result(ShedReason.QUEUE_FULL)
         self._queue.push(waiter, self.client_of(exchange, name), self._weight(name), narrow=narrow)
         self._update()
-        self.serve_next()
+        # Behind others, a request that needs as much as they do finds no room either.
+        if not tried and (narrow or len(self._queue) == 1):
+            self.serve_next()
 
     def _check_queue(self, exchange: Exchange, name: str | None) -> Waiter:
         """The request that leaves the full queue for one of this client; raises ShedError if there is none."""
@@ -200,7 +244,7 @@ class Admission:
         waiting = len(self._queue)
         self._counters.queued = waiting
         self.usage.set_waiting(waiting, self._queue.clients)
-        self._releases.on_release = self.serve_next if waiting else None
+        self._releases.on_release = self._wake if waiting else None
         if waiting and self._poll is None and self.usage.shared:
             self._poll = asyncio.get_running_loop().call_later(POLL_SECONDS, self._check_others)
 
@@ -239,24 +283,26 @@ class Admission:
     def _shed(self, reason: ShedReason) -> ShedError:
         """The error, with a time at which the queue has room again."""
         self._counters.sheds[reason] += 1
-        now, completed = self._clock(), self.usage.completed
-        self._drain.mark(now, completed)
-        return ShedError(reason, self._drain.promise(now, completed, len(self._queue)))
+        usage, drain = self.usage, self._drain
+        drain.mark(usage.completed, usage.seconds)
+        ahead = min(float(len(self._queue)), drain.rate(usage.in_flight) * self._last_wait())
+        # A queue that is not full has room for a client that comes back before its turn, and engines never idle.
+        early = self._limits.queue_seconds / 2 if reason is ShedReason.QUEUE_TIMEOUT else 0.0
+        return ShedError(reason, drain.promise(self._clock(), usage.in_flight, ahead, early))
+
+    def _last_wait(self) -> float:
+        """Seconds for which the request that came last may still wait; those behind it come back in any case."""
+        return max(0.0, self._deadlines[-1][0] - self._loop.time()) if self._deadlines and self._loop else 0.0
 
     def _shed_client(self, of_client: int) -> ShedError:
         """The error, with the time until one of the client's own requests ends."""
         self._counters.sheds[ShedReason.CLIENT_LIMIT] += 1
-        now, usage = self._clock(), self.usage
-        self._drain.mark(now, usage.completed)
-        rate = self._drain.rate(now, usage.completed)
+        usage = self.usage
+        self._drain.mark(usage.completed, usage.seconds)
+        rate = self._drain.rate(usage.in_flight)
         return ShedError(ShedReason.CLIENT_LIMIT, seconds_until(usage.in_flight / of_client / rate if rate else 1.0))
 
 
 def _reserve(waiter: Waiter) -> bool:
     """Whether engines keep room for the request. One that waits no longer leaves the queue without any."""
     return waiter.end.done() or waiter.reserve()
-
-
-def _time_out(waiter: Waiter) -> None:
-    if not waiter.end.done():
-        waiter.end.set_result(ShedReason.QUEUE_TIMEOUT)

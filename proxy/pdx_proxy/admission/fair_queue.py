@@ -47,9 +47,11 @@ class _Client(Generic[Item]):
 class FairQueue(Generic[Item]):
     """Requests of several clients, in the order in which they are served."""
 
-    __slots__ = ("_clients", "_heap", "_length", "_narrow", "_now", "_numbers", "_owners")
+    __slots__ = ("_clients", "_heap", "_length", "_narrow", "_now", "_numbers", "_owners", "clients")
 
     def __init__(self) -> None:
+        self.clients = 0
+        """Number of clients with requests in the queue."""
         self._clients: dict[str, _Client[Item]] = {}
         """Clients with requests in the queue, and clients that have been served ahead of virtual time."""
         self._owners: dict[Item, _Client[Item]] = {}
@@ -66,11 +68,6 @@ class FairQueue(Generic[Item]):
     def __contains__(self, item: Item) -> bool:
         return item in self._owners
 
-    @property
-    def clients(self) -> int:
-        """Number of clients with requests in the queue."""
-        return sum(1 for client in self._clients.values() if client.items)
-
     def push(self, item: Item, client: str, weight: float, *, narrow: bool = False) -> None:
         """Append a request of a client.
 
@@ -80,6 +77,8 @@ class FairQueue(Generic[Item]):
         if found is None:
             found = self._clients[client] = _Client(client, self._now)
         found.weight = weight
+        if not found.items:
+            self.clients += 1
         found.items[item] = narrow
         self._owners[item] = found
         self._length += 1
@@ -169,6 +168,8 @@ class FairQueue(Generic[Item]):
 
     def _drop(self, client: "_Client[Item]", item: Item) -> None:
         self._narrow -= client.items.pop(item)
+        if not client.items:
+            self.clients -= 1
         del self._owners[item]
         self._length -= 1
 

@@ -96,8 +96,11 @@ class Permit:
         self._needs_body = False
         self._free()
 
-    def release(self) -> None:
-        """The request has ended, in any way."""
+    def release(self, seconds: float = 0.0) -> None:
+        """The request has ended, in any way. `seconds`: how long engines have worked on it."""
+        if self._serves and self._open:
+            self._usage.completed += 1
+            self._usage.seconds += seconds
         self._needs_body = self._open = False
         self._free()
 
@@ -116,5 +119,4 @@ class Permit:
         if self._alone:
             self._usage.add_open(self._alone, -1)
         if self._serves:
-            self._usage.completed += 1
             self._usage.add_in_flight(-1)

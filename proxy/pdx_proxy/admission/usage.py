@@ -22,7 +22,7 @@ ROWS: Final = _FIRST_SKETCH + _SKETCHES * _BUCKETS
 class Usage:
     """What the requests of the only worker hold."""
 
-    __slots__ = ("_open", "buffered", "completed", "in_flight", "shared", "waiting")
+    __slots__ = ("_open", "buffered", "completed", "in_flight", "seconds", "shared", "waiting")
 
     def __init__(self) -> None:
         self.in_flight = 0
@@ -32,7 +32,9 @@ class Usage:
         self.buffered = 0
         """Bytes of bodies: of requests that arrive, wait, or are being sent, until their last leg is settled."""
         self.completed = 0
-        """Requests in flight that have ended."""
+        """Requests that have been in flight and have ended. Their settlements may go on."""
+        self.seconds = 0.0
+        """The sum of their durations, without their waits in the queue."""
         self.shared = False
         """Whether other workers hold something too."""
         self._open: dict[str, int] = {}

@@ -1,8 +1,10 @@
 """How many requests an engine gets at a time, from what it reports about itself. Pure.
 
 vLLM 0.32 does not publish max_num_seqs (v1/metrics/loggers.py), and where the KV cache is smaller, that is not the
-limit. So the limit follows what the engine runs: while nothing waits in its queue, it gets a little more than it runs;
-when requests wait, it runs all that it can.
+limit. Where an annotation or a flag names it, an engine gets as many requests as this and its KV cache allow, until a
+queue shows that it runs fewer. Otherwise the limit follows what the engine runs: while nothing waits in its queue, it
+gets twice what it runs; when requests wait, it runs all that it can. An engine that answers within `QUICK_SECONDS` runs
+few requests at any moment, so it also gets as many as it ends in that time.
 """
 
 from dataclasses import dataclass
@@ -28,8 +30,16 @@ _KEPT_SHARE: Final = 0.7
 """Weight of the earlier values in an average."""
 _RATE_SECONDS: Final = 5.0
 """Within this time, the weight of a request that has ended falls to 1/e."""
-_QUICK_PREFILL: Final = 0.5
-"""Up to so many seconds of a prefill, a D whose limit rises by a part of its load is full within half a minute."""
+_SLOW_PREFILL: Final = 0.2
+"""With so many seconds of a prefill, twice as many requests as a D runs may be at a P while its limit rises."""
+QUICK_SECONDS: Final = 0.2
+"""An engine whose answers take less may have as many requests as it ends in this time: so long they wait at most."""
+_SHORTEST_SECONDS: Final = 0.1
+"""Over less time, the number of requests that end varies too much."""
+_USUAL_TOKENS: Final = 1024.0
+"""Tokens of a request, as long as an engine has not shown how much of its KV cache one takes."""
+_FULL_KV: Final = 0.9
+"""From this use of the KV cache on, requests wait for blocks."""
 _DEFERRED_SECONDS: Final = 20.0
 """How long requests must wait for their KV until they count."""
 _PATIENCE: Final = 10
@@ -66,6 +76,8 @@ class EngineSample:
     """Requests that have ended since its start."""
     seconds: float = 0.0
     """The sum of their durations."""
+    cache_tokens: int = 0
+    """Tokens that the KV cache of one rank has room for; 0: not reported."""
 
     @classmethod
     def of(cls, metrics: EngineMetrics, at: float) -> "EngineSample":
@@ -75,7 +87,8 @@ class EngineSample:
         """
         deferred = metrics.waiting_by_reason.deferred if metrics.waiting_by_reason else 0.0
         waiting, ended = max(0.0, (metrics.waiting or 0.0) - deferred), metrics.latency
-        return cls(at, metrics.running or 0.0, waiting, deferred, metrics.kv_use or 0.0, ended.count, ended.total)
+        running, kv_use = metrics.running or 0.0, metrics.kv_use or 0.0
+        return cls(at, running, waiting, deferred, kv_use, ended.count, ended.total, metrics.cache_tokens)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,8 +132,8 @@ def room(work: Work, running: float) -> float:
     return min(max(running - 1.0, 0.0), max(_RESERVE, _RESERVE_SHARE * running))
 
 
-def growth(work: Work, running: float) -> float:
-    """How many more requests than it runs an engine gets that may be able to run more. If it cannot, they wait."""
+def tolerated(work: Work, running: float) -> float:
+    """How many requests may wait in an engine for a moment."""
     return max(MOST_QUEUED, (1.0 if work is Work.PREFILL else QUEUED_SHARE) * running)
 
 
@@ -148,13 +161,13 @@ def own_limit(limit: EngineLimit, legs: Legs, ahead: float = 0.0) -> float:
 def under_way(decode: EngineLimit, prefill_seconds: float) -> float:
     """How many requests for a D may be at a P, so that D has room for each when P has finished: what ends meanwhile.
 
-    While nothing has shown how many D can run, it may also get more each time if P is slow: otherwise it would take
-    minutes to fill a large D. If D cannot run them, they wait in its queue.
+    While nothing has shown how many D can run, it may also get more each time if P is slow: otherwise D's limit would
+    double only when P has finished. If D cannot run them, they wait in its queue.
     """
     ending = decode.rate * prefill_seconds
     if not decode.grows or decode.was_full:
         return ending
-    return max(ending, min(max(prefill_seconds - _QUICK_PREFILL, 0.0), 1.0) * max(MOST_QUEUED, decode.load))
+    return max(ending, min(prefill_seconds / _SLOW_PREFILL, 1.0) * max(MOST_QUEUED, decode.load))
 
 
 class LimitEstimator:
@@ -163,20 +176,29 @@ class LimitEstimator:
     __slots__ = (
         "_busy",
         "_deferred",
+        "_each",
         "_ended",
         "_full_at",
         "_last",
         "_latency",
         "_limit",
+        "_quick",
         "_quiet",
+        "_runs",
         "_waited",
         "_was_full",
         "_work",
     )
 
-    def __init__(self, work: Work) -> None:
+    def __init__(self, work: Work, runs: int = 0) -> None:
+        """`runs`: how many requests the engine runs at a time, if its KV cache has room for them; 0: not known."""
         self._work = work
+        self._runs = runs
         self._limit = FIRST_LIMIT
+        self._each = 0.0
+        """Share of its KV blocks that a request takes; 0: not known."""
+        self._quick = 0.0
+        """Requests that it ends in `QUICK_SECONDS`, if its answers take less."""
         self._full_at: float | None = None
         """Requests that it ran when others waited; None while nothing shows how many it can run."""
         self._was_full = False
@@ -205,19 +227,30 @@ class LimitEstimator:
             self._waited = 0
             self._quiet = self._quiet + 1 if busy >= self._limit else 0
             self._grow(sample, steady)
-        limit = self._limit
+        limit = max(self._limit, self._quick)
         if sample.kv_use > _SCARCE_KV:
-            limit = min(limit, busy / sample.kv_use + growth(self._work, busy))
+            limit = min(limit, busy / sample.kv_use + tolerated(self._work, busy))
+        elif self._runs and self._each:
+            limit = min(limit, max(busy + (1 - sample.kv_use) / self._each, FIRST_LIMIT))
         load = busy + sample.waiting
         rate = round(self._rate(load), 2)
-        return EngineLimit(limit, load, self._full_at is None, self._was_full, rate, self._latency)
+        grows = self._full_at is None and not (self._runs and limit >= self._runs)
+        return EngineLimit(limit, load, grows, self._was_full, rate, self._latency)
 
     def _grow(self, sample: EngineSample, steady: float) -> None:
-        """Nothing waits. Requests that wait for their KV do not show that the engine can run them too."""
+        """Nothing waits. Requests that wait for their KV do not show that the engine can run them too.
+
+        The limit doubles, by `UNREPORTED_LIMIT` at most: few engines run more, and what they cannot run waits in them.
+        """
         if self._full_at is None or sample.running > self._full_at:
             self._full_at = None
-            more = room if self._was_full else growth
-            self._limit = max(self._limit, steady + more(self._work, steady))
+            if self._runs:
+                most = float(self._runs)
+                self._limit = max(most, steady) + room(self._work, most)
+            else:
+                doubled = min(max(MOST_QUEUED, steady), UNREPORTED_LIMIT)
+                more = room(self._work, steady) if self._was_full else doubled
+                self._limit = max(self._limit, steady + more)
         elif self._quiet >= _INCREASES and sample.running < self._full_at:
             full = self._full_at + self._deferred
             self._limit = max(self._limit, full + room(self._work, full))
@@ -225,9 +258,16 @@ class LimitEstimator:
             self._limit, self._quiet = self._limit + 1, 0
 
     def _fill(self, sample: EngineSample, steady: float) -> None:
-        """Requests wait, so the engine runs all it can: at once if too many wait, else when that is no coincidence."""
+        """Requests wait, so the engine runs all it can: at once if too many wait, else when that is no coincidence.
+
+        If it is known how many it runs, those that have just come begin with the next step. Without free blocks, the
+        KV cache bounds the limit.
+        """
+        if self._runs and (sample.kv_use > _FULL_KV or sample.running >= self._runs):
+            return
         full = steady + room(self._work, steady)
-        if self._waited >= _DECREASES or sample.waiting > growth(self._work, steady) or full >= self._limit:
+        too_many = not self._runs and sample.waiting > tolerated(self._work, steady)
+        if self._waited >= _DECREASES or too_many or full >= self._limit:
             if self._work is Work.PREFILL and self._full_at is not None:
                 full = max(full, 0.8 * self._limit)  # prompts differ, and one long prompt fills a step
             self._full_at, self._was_full = sample.running, True
@@ -240,6 +280,10 @@ class LimitEstimator:
             self._deferred += risen * (sample.deferred - self._deferred)
         else:
             self._deferred = sample.deferred
+        if busy := sample.running + sample.deferred:
+            self._each = sample.kv_use / busy
+        elif not self._each and sample.cache_tokens:
+            self._each = _USUAL_TOKENS / sample.cache_tokens
         if last is None or sample.at <= last.at or sample.completed < last.completed:
             return
         ended, seconds = sample.completed - last.completed, sample.at - last.at
@@ -249,6 +293,10 @@ class LimitEstimator:
         if ended:
             latency = (sample.seconds - last.seconds) / ended
             self._latency = latency if not self._latency else _average(self._latency, latency)
+            quick = ended / max(seconds, _SHORTEST_SECONDS) * QUICK_SECONDS
+            self._quick = max(quick, _KEPT_SHARE * self._quick) if latency < QUICK_SECONDS else 0.0
+        elif last.running and seconds >= QUICK_SECONDS:
+            self._quick = 0.0
 
     def _rate(self, load: float) -> float:
         """How many requests end in a second: the smaller of what was counted and what follows from Little's law.

@@ -58,7 +58,7 @@ class Load:
         self.borrowers: dict[str, Borrower] = {}
         """By name, the P's that share their limits."""
         self.on_release: Callable[[], None] | None = None
-        """Called when a leg has ended, while requests wait for that."""
+        """Called when an endpoint that was full has room again, while requests wait for that."""
         self.clock = clock
 
     def acquire(self, endpoint: Endpoint) -> None:
@@ -67,13 +67,20 @@ class Load:
 
     def release(self, endpoint: Endpoint) -> None:
         """Count one leg less: once for every `acquire`."""
+        if self.on_release is None:
+            self._forget(endpoint)
+            return
+        was_full = self.full(endpoint)
+        self._forget(endpoint)
+        if was_full and not self.full(endpoint):
+            self.on_release()
+
+    def _forget(self, endpoint: Endpoint) -> None:
         left = self.legs[endpoint.name] - 1
         if left:
             self.legs[endpoint.name] = left
         else:
             del self.legs[endpoint.name]
-        if self.on_release is not None:
-            self.on_release()
 
     def begin_prefill(self, decode: Endpoint) -> None:
         """A leg to this D has been acquired, and reaches D when a P has finished."""

@@ -114,10 +114,10 @@ class SharedLoad(Load):
         if endpoint.slot >= 0:
             self._own[endpoint.slot] += 1
 
-    def release(self, endpoint: Endpoint) -> None:
+    def _forget(self, endpoint: Endpoint) -> None:
         if endpoint.slot >= 0:
             self._own[endpoint.slot] -= 1
-        Load.release(self, endpoint)
+        Load._forget(self, endpoint)
 
     def begin_prefill(self, decode: Endpoint) -> None:
         Load.begin_prefill(self, decode)

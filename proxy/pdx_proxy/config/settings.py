@@ -58,12 +58,19 @@ class EndpointSpec:
     """The rank of this endpoint; None: the engine selects a rank for each request."""
     protocol: str = ""
     """The protocol of a custom connector (see `connectors.custom`); empty for every other."""
+    sequences: int = 0
+    """How many requests each of its ranks runs at a time (--max-num-seqs); 0: not known."""
 
     @property
     def name(self) -> str:
         """Unique name of the endpoint."""
         name = self.pod or str(self.address)
         return name if self.rank is None else f"{name}_dp{self.rank}"
+
+    @property
+    def runs(self) -> int:
+        """How many requests the endpoint runs at a time; 0: not known."""
+        return self.sequences * (self.ranks if self.rank is None else 1)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from pdx_api.names import (
     ANNOTATION_ORDER,
     ANNOTATION_PROTOCOL,
     ANNOTATION_RANKS,
+    ANNOTATION_SEQUENCES,
     ENGINE_CONTAINER,
     ENGINE_PORT,
     LABEL_REVISION,
@@ -23,6 +24,7 @@ from pdx_proxy.config.settings import Address, EndpointSpec
 Pod = Mapping[str, Any]
 
 MAX_RANKS: Final = 64
+MAX_SEQUENCES: Final = 999_999
 _ENDED: Final = ("Succeeded", "Failed")
 
 
@@ -51,7 +53,9 @@ def read_pod(pod: Pod) -> EndpointSpec | UnusablePod:
         role = _role(_mapping(metadata, "labels"))
         revision = _text(_mapping(metadata, "labels"), LABEL_REVISION, "label")
         connector, order, protocol = _wiring(_mapping(metadata, "annotations"), role)
-        ranks = _ranks(_mapping(metadata, "annotations"))
+        annotations = _mapping(metadata, "annotations")
+        ranks = _number(annotations, ANNOTATION_RANKS, "data-parallel ranks", MAX_RANKS)
+        sequences = _number(annotations, ANNOTATION_SEQUENCES, "sequences", MAX_SEQUENCES, absent=0)
     except _UnusablePodError as error:
         return UnusablePod(str(error))
     return EndpointSpec(
@@ -62,6 +66,7 @@ def read_pod(pod: Pod) -> EndpointSpec | UnusablePod:
         order=order,
         protocol=protocol,
         ranks=ranks,
+        sequences=sequences,
         pod=str(metadata.get("name", "")),
         instance=_instance(metadata, status),
         ready=_is_ready(status),
@@ -127,10 +132,12 @@ def _wiring(annotations: Mapping[str, Any], role: Role) -> tuple[str, Order, str
     return connector, Order(order), protocol
 
 
-def _ranks(annotations: Mapping[str, Any]) -> int:
-    text = annotations.get(ANNOTATION_RANKS, "1")
-    if not isinstance(text, str) or not text.isascii() or not text.isdigit() or not 1 <= int(text) <= MAX_RANKS:
-        raise _UnusablePodError(f"has {text!r:.20} data-parallel ranks, which is no number from 1 to {MAX_RANKS}")
+def _number(annotations: Mapping[str, Any], name: str, what: str, most: int, absent: int = 1) -> int:
+    text = annotations.get(name)
+    if text is None:
+        return absent
+    if not isinstance(text, str) or not text.isascii() or not text.isdigit() or not 1 <= int(text[:12]) <= most:
+        raise _UnusablePodError(f"has {text!r:.20} {what}, which is no number from 1 to {most}")
     return int(text)
 
 

@@ -50,5 +50,5 @@ class EngineLoads:
         estimator = self._estimators.get(start)
         if estimator is None:
             work = Work.PREFILL if report.endpoint.role is Role.PREFILL else Work.DECODE
-            estimator = self._estimators[start] = LimitEstimator(work)
+            estimator = self._estimators[start] = LimitEstimator(work, report.endpoint.spec.runs)
         self._limits[start] = estimator.update(EngineSample.of(report.metrics, report.at))

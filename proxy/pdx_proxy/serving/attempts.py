@@ -67,11 +67,15 @@ class Attempts:
         room: Room | None = None
         if self._isolation.active:
             self._isolation.admit(request, exchange)
-        choice = self._choose(request, retry)
-        if self._may_begin(choice):
+        choice: Choice | None = None
+        tried = self._admission.usage.all_waiting() == 0  # otherwise it waits behind others, and needs no engines yet
+        fits = False
+        if tried:
+            fits, choice = self.choose_with_room(request)
+        if fits:
             request.permit.serve()
         else:
-            choice, room = await self._wait(request, exchange)
+            choice, room = await self._wait(request, exchange, tried)
         self._begin(request)
         while choice is not None:
             if room is None:
@@ -154,15 +158,9 @@ class Attempts:
             return choice
         return self._choose_least_full(request, retry)
 
-    def _may_begin(self, choice: Choice | None) -> bool:
-        """Whether the first attempt of a request needs no wait: no request waits, and the engines have room."""
-        return self._admission.usage.all_waiting() == 0 and (choice is None or self.has_room(choice))
-
-    async def _wait(self, request: Request, exchange: Exchange) -> tuple[Choice | None, Room | None]:
-        began = self._engines.clock()
+    async def _wait(self, request: Request, exchange: Exchange, tried: bool) -> tuple[Choice | None, Room | None]:
         waiter = RoomWaiter(self, request)
-        await self._admission.wait(waiter, narrow=not request.divisible)
-        request.leave_queue(self._engines.clock() - began)
+        request.leave_queue(await self._admission.wait(waiter, narrow=not request.divisible, tried=tried))
         if self._isolation.active:
             self._readmit(waiter, request, exchange)
         return waiter.choice, waiter.room
@@ -188,7 +186,10 @@ class Attempts:
         choice = self._choose(request, self._first)
         if choice is None or self.has_room(choice):
             return True, choice
-        full = {e.name for e in self._engines.snapshot.everything if self.load.full(e)}
+        snapshot = self._engines.snapshot
+        full = {e.name for e in snapshot.everything if self.load.full(e)}
+        if full.issuperset([decode.name for decode in snapshot.decode]):
+            return False, choice
         other = self._choose(request, self._first, full)
         if other is None or not self.has_room(other):
             return False, other

@@ -95,9 +95,10 @@ class Gateway:
         finally:
             if keep_alive is not None:
                 keep_alive.end()
+            now = self._clock()
             if permit is not None:
-                permit.release()
-            self._finish(exchange, outcome, timeline, self._clock() - began, raised)
+                permit.release(now - timeline.read)
+            self._finish(exchange, outcome, timeline, now - began, raised)
             raised = None  # its traceback holds this frame
 
     def _finish(

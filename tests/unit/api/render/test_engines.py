@@ -8,7 +8,7 @@ from pydantic import create_model
 
 from pdx_api.connectors.base import Site
 from pdx_api.names import Mode, Role
-from pdx_api.render.engines import engine_command, engine_inputs, pairing_revision, stated
+from pdx_api.render.engines import engine_command, engine_inputs, max_sequences, pairing_revision, stated
 from pdx_api.spec.kv_transfer import KVTransfer
 from pdx_api.spec.model import Model
 from pdx_api.spec.parse import parse
@@ -238,3 +238,20 @@ def test_the_devices_of_an_engine_are_flags() -> None:
     flags = "--tensor-parallel-size 4 --pipeline-parallel-size 2 --enable-expert-parallel"
     assert flags in _prefill_args(tensor=4, pipeline=2, expert=True)
     assert "parallel" not in _prefill_args(pipeline=1, expert=False)
+
+
+@pytest.mark.parametrize(
+    ("engine", "decode", "known"),
+    [
+        ([], [], 0),
+        (["--max-num-seqs=8"], [], 8),
+        (["--max_num_seqs", "8"], ["--max-num-seqs", "16"], 16),
+        ([], ["--max-num-seqs=many"], 0),
+        (["--max-num-seqs=8"], ["--max-num-seqs"], 0),
+    ],
+)
+def test_what_an_engine_runs_at_a_time_is_the_last_flag_of_its_args(
+    engine: list[str], decode: list[str], known: int
+) -> None:
+    spec = _spec(engine={"args": engine}, decode={"args": decode})
+    assert max_sequences(spec, Role.DECODE) == known

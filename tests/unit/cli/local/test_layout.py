@@ -96,6 +96,12 @@ def test_the_gateway_has_the_identity_ports() -> None:
     assert "--identity-ports" not in _layout(EngineKind.VLLM).gateway.argv
 
 
+def test_the_gateway_gets_what_engines_run_at_a_time() -> None:
+    layout = _layout(EngineKind.VLLM, "spec.engine.args=[--max-num-seqs=8]")
+    assert "--prefill-max-num-seqs 8 --decode-max-num-seqs 8 " in " ".join(layout.gateway.argv)
+    assert "--decode-max-num-seqs" not in _layout(EngineKind.VLLM).gateway.argv
+
+
 def test_vllm_listens_on_the_loopback_address_only() -> None:
     for engine in _layout(EngineKind.VLLM).engines:
         assert engine.argv[:2] == ("vllm", "serve")

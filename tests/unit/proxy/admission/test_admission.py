@@ -95,9 +95,9 @@ class Setup:
             return
         await self.admission.wait(FakeWaiter(permit, self.engines), narrow=narrow)
 
-    def end(self, permit: Permit) -> None:
+    def end(self, permit: Permit, seconds: float = 0.0) -> None:
         self.engines.release()
-        permit.release()
+        permit.release(seconds)
 
     def check_idle(self, slots: int) -> None:
         assert (self.usage.in_flight, self.usage.waiting, self.usage.buffered) == (0, 0, 0)
@@ -300,8 +300,8 @@ async def test_what_needs_less_room_passes() -> None:
     wide.cancel()
 
 
-async def test_retry_after_follows_the_rate_of_completions() -> None:
-    setup = Setup(slots=10, queued_requests=5)
+async def test_retry_after_follows_the_duration_of_requests() -> None:
+    setup = Setup(slots=10, queued_requests=5, queue_seconds=30.0)
     served: list[Permit] = []
 
     async def one() -> None:
@@ -313,11 +313,11 @@ async def test_retry_after_follows_the_rate_of_completions() -> None:
     await asyncio.sleep(0)
     for second in range(4):
         setup.clock.now = float(second + 1)
-        setup.end(served.pop(0))  # one a second, and a queued one takes its slot
+        setup.end(served.pop(0), 20.0)  # of ten that run, one ends in two seconds; a queued one takes its slot
         tasks.append(asyncio.create_task(one()))
         await asyncio.sleep(0)
         await asyncio.sleep(0)
-    for expected in ("6", "7"):  # five are before the first, and the first before the second
+    for expected in ("12", "14"):  # five are before the first, and the first before the second
         with pytest.raises(ShedError) as shed:
             setup.acquire()
         assert shed.value.headers["retry-after"] == expected

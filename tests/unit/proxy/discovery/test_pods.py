@@ -60,6 +60,7 @@ ORDER, REVISION = "metadata annotations pdx.dev/order", "metadata labels pdx.dev
 FIELDS: list[tuple[tuple[str, Any], dict[str, Any]]] = [
     (("status podIP", "fd00::7"), {"address": Address("fd00::7", 8000)}),
     (("metadata annotations pdx.dev/data-parallel", "8"), {"ranks": 8}),
+    (("metadata annotations pdx.dev/max-num-seqs", "512"), {"sequences": 512, "runs": 512}),
     (
         ("metadata annotations", {**CUSTOM, "pdx.dev/protocol": Custom().protocol}),
         {"connector": "Custom", "order": Order.PREFILL_FIRST, "protocol": Custom().protocol},
@@ -140,6 +141,11 @@ REASONS: list[tuple[tuple[str, Any], str, bool]] = [
     (
         ("metadata annotations pdx.dev/data-parallel", "0"),
         "has '0' data-parallel ranks, which is no number from 1 to 64",
+        False,
+    ),
+    (
+        ("metadata annotations pdx.dev/max-num-seqs", "1000000"),
+        "has '1000000' sequences, which is no number from 1 to 999999",
         False,
     ),
     (

@@ -13,7 +13,7 @@ from pdx_proxy.admission.admission import Admission
 from pdx_proxy.admission.permit import Permit
 from pdx_proxy.admission.usage import Usage
 from pdx_proxy.balancing.chooser import Chooser
-from pdx_proxy.balancing.load import Load
+from pdx_proxy.balancing.load import Load, Room
 from pdx_proxy.config.settings import Address, Choosing, EndpointSpec, Limits, Retries, Settings
 from pdx_proxy.endpoints.endpoint import Endpoint, State
 from pdx_proxy.endpoints.snapshot import Snapshot
@@ -50,17 +50,15 @@ def _attempts(serving: Any, admission: Any = None) -> Attempts:
 
 
 async def test_a_wait_in_the_queue_does_not_use_up_the_whole_deadline() -> None:
-    now = 100.0
 
-    async def wait(_: object, *, narrow: bool) -> None:
-        nonlocal now
-        now += 7.0
+    async def wait(_: object, *, narrow: bool, tried: bool) -> float:
+        return 7.0
 
-    engines = SimpleNamespace(load=Load(), settings=Settings(), clock=lambda: now)
+    engines = SimpleNamespace(load=Load(), settings=Settings())
     serving: Any = SimpleNamespace(engines=engines, chooser=None)
     attempts = _attempts(serving, SimpleNamespace(wait=wait))
     request = _request(deadline=500.0)
-    await attempts._wait(request, NO_EXCHANGE)
+    await attempts._wait(request, NO_EXCHANGE, False)
     assert (request.timeline.queued, request.deadline) == (7.0, 507.0)
 
 
@@ -134,3 +132,53 @@ async def test_a_request_that_gives_its_room_up_wakes_the_next(failure: type[Eng
     assert [type(result.last) for result in results if isinstance(result, Unserved)] == [failure] * 2
     assert (load.count(decode), len(admission._queue)) == (0, 0)
     assert legs == ([] if failure is EngineBusy else [1, 1]), "each leg takes the slot that its request kept"
+
+
+async def test_engines_are_chosen_once_for_a_request_that_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Twelve requests wait for one D with room for two. Legs at P end too: P was not full, so nobody is woken."""
+    load, chosen = Load(), 0
+    engines = create_engines(Settings(), lambda event: None, load)
+    prefill, decode = (
+        Endpoint(EndpointSpec(Address(name, 1), role), warm_up_state=State.WARM) for name, role in (("p", P), ("d", D))
+    )
+    engines.apply(Snapshot.of([prefill, decode]))
+    load.limits = {prefill.name: 8, decode.name: 2}
+    serving, usage = WorkerState(engines), Usage()
+    choose = serving.chooser.choose
+
+    def counted(*args: Any, **more: Any) -> Any:
+        nonlocal chosen
+        chosen += 1
+        return choose(*args, **more)
+
+    monkeypatch.setattr(serving.chooser, "choose", counted)
+    admission = Admission(Limits(), usage, load, serving.counters, engines.clock)
+    attempts = Attempts(Settlements(serving), admission, NOT_ISOLATED, 0)
+
+    async def served(_: object, room: Room, *__: object) -> NoReturn:
+        prefilled, leg = room.take_prefill(), room.take_decode()
+        await asyncio.sleep(0)
+        prefilled.release()
+        await asyncio.sleep(0)
+        leg.release()
+        raise _ServedError
+
+    monkeypatch.setattr(attempts, "_attempt", served)
+    for _ in range(2):
+        load.acquire(decode)
+    tasks = []
+    for _ in range(12):
+        exchange: Any = SimpleNamespace(headers={}, peer="c", size=1)
+        request = Request(COMPLETIONS, Body(), (), True, Timeline(), Permit(usage, exchange, None, None))
+        tasks.append(asyncio.create_task(attempts.run(request, "POST", NO_EXCHANGE)))
+    await asyncio.sleep(0)
+    assert (len(admission._queue), chosen) == (12, 1), "the first finds no room anywhere; the others wait behind it"
+    for _ in range(2):
+        load.release(decode)
+    results = await asyncio.gather(*tasks, return_exceptions=True)
+    assert {type(result) for result in results} == {_ServedError}
+    assert chosen == 1 + 12
+
+
+class _ServedError(Exception):
+    """The request has been served."""
