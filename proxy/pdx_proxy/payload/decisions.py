@@ -102,9 +102,9 @@ _BOTH: Final[dict[str, Read]] = {
 }
 TYPES: Final[dict[str, dict[str, Read]]] = {
     COMPLETIONS: {**_BOTH, "n": read_int, "echo": _OPTIONAL_BOOL},
-    CHAT: {**_BOTH, "n": _OPTIONAL_INT, "echo": read_bool},
-    MESSAGES: {"stream": _OPTIONAL_BOOL},
-    RESPONSES: {"stream": _OPTIONAL_BOOL, "background": _OPTIONAL_BOOL},
+    CHAT: {**_BOTH, "n": _OPTIONAL_INT, "echo": read_bool, "include_reasoning": read_bool},
+    MESSAGES: {"stream": _OPTIONAL_BOOL, "include_reasoning": read_any},
+    RESPONSES: {"stream": _OPTIONAL_BOOL, "background": _OPTIONAL_BOOL, "include_reasoning": read_bool},
 }
 """The types of the deciding members, by path."""
 _OTHER: Final[dict[str, Read]] = {"stream": _OPTIONAL_BOOL}
@@ -158,7 +158,7 @@ def decide(path: str, members: dict[str, Any]) -> Decisions:
     prefill (anthropic/serving.py, `messages_full_converter`). P's leg cannot have another `tool_choice`, which is part
     of some models' prompts (renderers/kimi_k3.py).
     """
-    stream, splits = False, True
+    stream, splits, shows = False, True, True
     types = TYPES.get(path, _OTHER)
     for name, raw in members.items():
         read = types.get(name)
@@ -169,6 +169,8 @@ def decide(path: str, members: dict[str, Any]) -> Decisions:
             return Decisions()
         if name == "stream":
             stream = bool(value)
+        elif name == "include_reasoning":
+            shows = value is not False
         elif name in ("n", "best_of"):
             splits = splits and (value is None or (value == 1 and value is not True))
         elif name == "truncate_prompt_tokens":
@@ -184,15 +186,8 @@ def decide(path: str, members: dict[str, Any]) -> Decisions:
     elif splits and path == MESSAGES:
         choice = members.get("tool_choice")
         splits = choice is None or not forces_tool(choice)
-    silent = stream and path != COMPLETIONS and _may_be_silent(members)
+    silent = stream and not (shows and members.get("tools") is None and members.get("thinking") is None)
     return Decisions(stream, splits, _most_tokens(members), silent)
-
-
-def _may_be_silent(members: dict[str, Any]) -> bool:
-    if members.get("tools") is not None or members.get("thinking") is not None:
-        return True
-    included = members.get("include_reasoning")
-    return included is not None and read_bool(scalar(included)) is False
 
 
 def _most_tokens(members: dict[str, Any]) -> float:
