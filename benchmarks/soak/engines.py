@@ -94,6 +94,8 @@ class Engines:
     """By the number of the client's request."""
     done: Counter[str] = field(default_factory=Counter)
     """Actions on engines, by name."""
+    states_sequences: bool = False
+    """Whether the gateway is given how many requests each engine runs."""
     _last_number: int = 0
     _busy: set[str] = field(default_factory=set)
 
@@ -245,7 +247,13 @@ class Engines:
         address = Address("127.0.0.1", engine.port)
         settings = engine.settings
         return EndpointSpec(
-            address, settings.role, order=self.order, pod=name, instance="1", connector=settings.connector
+            address,
+            settings.role,
+            order=self.order,
+            pod=name,
+            instance="1",
+            connector=settings.connector,
+            sequences=settings.max_running if self.states_sequences else 0,
         )
 
     def _put(self, spec: EndpointSpec) -> None:

@@ -102,6 +102,8 @@ class SimSettings:
     """Longest prompt plus answer, in tokens."""
     answer_tokens: _Amount = 0
     """Tokens after which an answer ends by itself (finish_reason stop); ignore_eos overrules it. 0: never."""
+    reasoning_tokens: _Amount = 0
+    """Tokens at the beginning of each answer that are its reasoning, which a request may hide."""
     prefill_base_seconds: _Seconds = 0.0
     """Seconds that each prefill takes in addition to its tokens."""
     prefill_token_seconds: _Seconds = 20e-6

@@ -33,6 +33,7 @@ OPTIONS: Final[dict[str, str]] = {
     "max_model_len": "longest prompt plus answer, in tokens",
     "api_key": "key that requests to /v1 must have",
     "answer_tokens": "tokens after which an answer ends by itself; 0: never",
+    "reasoning_tokens": "tokens at the beginning of each answer that are its reasoning, which a request may hide",
     "prefill_base_seconds": "fixed time of each prefill",
     "prefill_token_seconds": "additional time per prompt token of a prefill",
     "prefill_chunk": "prompt tokens in one prefill step",

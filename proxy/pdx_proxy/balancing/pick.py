@@ -57,9 +57,9 @@ def pick(
 
     To split, a D whose revision has a P comes before a D whose revision has none, so a rollout is used as far as its
     pairs are complete. With several revisions the queue at their P counts as well. An aggregated engine is complete by
-    itself and never splits; nor does a D whose queue is longer than a push survives, or that no KV reaches. Then a P that
-    reaches no D may serve the request instead. `avoid` names endpoints that have failed this request; they are selected
-    only when no other is left. `cursor` alternates between equals.
+    itself and never splits; nor does a D whose queue is longer than a push survives, or that no KV reaches. For such a
+    D, a P that reaches no D may serve the request. `avoid` names endpoints that have failed this request; they are
+    selected only when no other is left. `cursor` alternates between equals.
     """
     decodes, complete, peers, suspended = snapshot.decode, snapshot.complete, snapshot.peers, snapshot.suspended
     if avoid:

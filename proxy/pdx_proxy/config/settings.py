@@ -103,7 +103,10 @@ class Deadlines:
     """One health check: a GET of /health over a new connection."""
 
     def answer(self, *, stream: bool) -> float:
-        """Return the limit of an answer up to what opens it: its first event or, without a stream, its end."""
+        """Return the limit of an answer up to what opens it: its first event or, without a stream, its end.
+
+        A stream whose engine may be silent from its beginning has none.
+        """
         return self.first_event if stream else self.total
 
 

@@ -12,7 +12,14 @@ from pdx_proxy.http.messages import request_head
 from pdx_proxy.http.upstream.answer import Answer
 from pdx_proxy.http.upstream.connection import Connection, Sink
 from pdx_proxy.http.upstream.connection_pool import ConnectionPool
-from pdx_proxy.http.upstream.failures import BadAnswer, ClosedConnection, EngineBusy, LostConnection, Reason
+from pdx_proxy.http.upstream.failures import (
+    BadAnswer,
+    ClosedConnection,
+    DeadlineExceeded,
+    EngineBusy,
+    LostConnection,
+    Reason,
+)
 from pdx_proxy.http.upstream.retry_after import retry_after
 from pdx_proxy.payload.body import LegBody
 from pdx_proxy.payload.first_event import is_open
@@ -25,6 +32,9 @@ _ERROR_BYTES: Final = 1024 * 1024
 """The same of an answer with another status than 200."""
 _COUNTED_BYTES: Final = 64 * 1024
 """An answer that is longer counts among the bytes that the gateway holds of its engine's unfinished answers."""
+_OUTCOME_SECONDS: Final = 1.0
+"""How long an engine that has produced an output may take to send what the output contains. vLLM sends the error of an
+engine behind a chat's role without a pause."""
 _STALE_SECONDS: Final = 0.1
 """A loss within this time after the request means that the engine had closed the connection before."""
 
@@ -162,11 +172,12 @@ class Leg:
     async def first_event(self, seconds: float) -> Answer:
         """The answer once its first event shows that it may go to a client; raises BadAnswer for a failure.
 
-        An answer of 429 or 503 with Retry-After is one (EngineBusy).
+        An answer of 429 or 503 with Retry-After is one (EngineBusy). An engine that has produced an output may be
+        silent: the answer is open if no failure follows soon.
         """
         self.connection.set_timeout(seconds, self.deadline)
         await self._receive_head()
-        connection, name = self.connection, self.endpoint.name
+        connection, name, proven = self.connection, self.endpoint.name, False
         try:
             while not is_open(name, connection.answer, self._path, self._size):
                 if connection.answer.unread:
@@ -174,6 +185,9 @@ class Leg:
                     continue
                 if connection.answer.size > _COUNTED_BYTES and connection.answer.status != 200:
                     self._hold()
+                if connection.answer.generates and not proven:
+                    proven = True
+                    connection.set_timeout(_OUTCOME_SECONDS, self.deadline)
                 await connection.progress()
                 connection.check()
         except BadAnswer as failure:
@@ -181,6 +195,9 @@ class Leg:
             if connection.answer.status != _BUSY:
                 self._observer.failed(self.endpoint, failure.detail)
             raise
+        except DeadlineExceeded:
+            if not proven:
+                raise
         if connection.answer.status != 200:
             self._check_busy()
         elif not connection.answer.refused:
@@ -311,9 +328,9 @@ class Leg:
             self._connection.half_close()
 
     def interrupt(self, failure: Exception) -> None:
-        """End the wait for the answer with an error from elsewhere."""
+        """End the wait for the answer with an error from elsewhere, unless the engine has produced an output."""
         self._interruption = failure
-        if self._connection is not None:
+        if self._connection is not None and not self._connection.answer.generates:
             self._connection.interrupt(failure)
 
     def give_back(self) -> None:

@@ -12,7 +12,7 @@ from pdx_proxy.http.upstream.connection import Connection
 from pdx_proxy.http.upstream.failures import DeadlineExceeded, LostConnection
 
 _SHARE_OF_DEADLINE: Final = 0.6
-"""Share of the deadline of a hand-off after which a D without a stream must not wait for KV any more.
+"""Share of the deadline of a hand-off after which a D that shows no output must not wait for KV any more.
 
 The rest is for the transfer probe that shows whether KV moves.
 """
@@ -21,10 +21,11 @@ _LOST: Final = "lost before its KV was known to have arrived"
 
 
 class HandoffWatch:
-    """Interrupts D's wait if P is lost, or if a streaming D shows no first event in time.
+    """Interrupts D's wait if P is lost, or if D does not show in time that it has produced an output.
 
-    P's lease ends soon after the deadline. A D that has queued the request until then would wait for ever. Without a
-    stream, no event shows that D has the KV. Then D's wait ends when its pair is found to move no KV.
+    P's lease ends soon after the deadline. A D that has queued the request until then would wait for ever. Where no
+    event shows that D has the KV (see payload/first_event.py), its metrics do: once no request waits there. Where these
+    do not either, D's wait ends only when its pair is found to move no KV.
     """
 
     __slots__ = ("_connection", "_decode_leg", "_prefilled", "_search", "_sent", "_timer", "_transfer", "died")
@@ -40,7 +41,7 @@ class HandoffWatch:
         """The connection of P's answer. It may serve other legs by now, but its loss means that P is lost."""
         self._timer: asyncio.TimerHandle | None = None
         self._search: asyncio.Task[None] | None = None
-        """Looks for the reason why a D without a stream does not answer."""
+        """Looks for the reason why a D that shows no output does not answer."""
         self.died = False
         """Whether P was lost after it had finished. If its push had not ended, D would wait for ever."""
 
@@ -68,12 +69,12 @@ class HandoffWatch:
         """P has finished, and keeps its KV for D."""
         self._prefilled = self._transfer.settlements.engines.clock()
 
-    def start(self, *, stream: bool) -> None:
-        """Start to watch. Without a stream, D's answer may take as long as the whole request."""
+    def start(self, *, shows_output: bool) -> None:
+        """Start to watch. If no event shows D's first output, D's answer may take as long as the whole request."""
         if self._connection is not None:
             self._connection.on_lost.add(self._lose)
         loop, seconds = asyncio.get_running_loop(), self._transfer.settlements.engines.deadlines.handoff
-        if stream:
+        if shows_output:
             self._timer = loop.call_later(seconds, self._miss_deadline, f"no first event within {seconds:g} s")
         else:
             self._timer = loop.call_later(seconds * _SHARE_OF_DEADLINE, self._begin_search)
@@ -95,7 +96,7 @@ class HandoffWatch:
         self._search = asyncio.get_running_loop().create_task(self._await_kv())
 
     async def _await_kv(self) -> None:
-        """Return once no request at D waits for KV; interrupt D's wait once its pair is suspended.
+        """Return once no request at D waits for KV; interrupt D's wait if one waits and its pair is suspended.
 
         D's metrics do not show which request waits. So the control side has to find out whether KV moves. After the
         deadline, D waits no longer for what has not been found out.
@@ -103,10 +104,12 @@ class HandoffWatch:
         transfer, clock = self._transfer, asyncio.get_running_loop().time
         engines, pair = transfer.settlements.engines, pairing(transfer.prefill, transfer.decode)
         end = clock() + engines.deadlines.handoff * (1 - _SHARE_OF_DEADLINE)
-        while pair not in (engines.snapshot.suspended if clock() < end else engines.snapshot.unproved):
+        while True:
             waiting = read_waiting(await transfer.decode_metrics())
             if waiting is not None and not waiting.deferred and not waiting.capacity:
                 return
+            if pair in (engines.snapshot.suspended if clock() < end else engines.snapshot.unproved):
+                break
             engines.observer.slow_handoff(pair)
             await asyncio.sleep(_POLL_SECONDS)
         self._miss_deadline("no KV")

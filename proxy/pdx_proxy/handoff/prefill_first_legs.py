@@ -121,7 +121,7 @@ class PrefillFirstLegs(Legs):
         body = decode_body(request.body, params)
         self._settlements.serving.send(leg, request, body, engines.new_id(), once=params is not None)
         self._decode = _OPEN
-        return await leg.first_event(engines.deadlines.answer(stream=request.stream))
+        return await leg.first_event(engines.deadlines.answer(stream=request.shows_output))
 
     def fail(self, failure: EngineFailure) -> HandoffFailure:
         """An engine has failed: settle. Return the exception for the caller."""

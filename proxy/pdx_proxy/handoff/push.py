@@ -22,7 +22,7 @@ async def hand_off(settlements: Settlements, room: Room, request: Request) -> Ha
     began = engines.clock()
     try:
         await legs.begin()
-        answer = await legs.decode_leg.first_event(engines.deadlines.answer(stream=request.stream))
+        answer = await legs.decode_leg.first_event(engines.deadlines.answer(stream=request.shows_output))
     except PrefillEnded as ended:
         raise legs.fail_prefill(ended) from ended.failure
     except KVOverdue as overdue:

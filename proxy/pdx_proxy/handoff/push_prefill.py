@@ -269,7 +269,7 @@ class PushPrefill:
             self._kv = _PINNED
             serving.counters.pin(transfer.prefill.name)
         if not self._concluded:
-            self._watch.start(stream=transfer.request.stream)
+            self._watch.start(shows_output=transfer.request.shows_output)
 
 
 class Stray(Legs):

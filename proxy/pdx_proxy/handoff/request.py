@@ -8,6 +8,7 @@ from pdx_proxy.endpoints.endpoint import Endpoint
 from pdx_proxy.endpoints.snapshot import Snapshot
 from pdx_proxy.engines.leg import Leg
 from pdx_proxy.payload.body import Body, LegBody
+from pdx_proxy.payload.decisions import RESPONSES
 from pdx_proxy.telemetry.timeline import Timeline
 
 
@@ -65,8 +66,18 @@ class Request:
 
     @property
     def stream(self) -> bool:
-        """Whether the answer is a stream. Deadlines depend on it."""
+        """Whether the answer is a stream."""
         return self.body.decisions.stream
+
+    @property
+    def shows_output(self) -> bool:
+        """Whether an event of its answer shows soon that the engine has produced an output.
+
+        A response has none while its engine is silent (see payload/first_event.py). It is waited for like an answer
+        without a stream.
+        """
+        decisions = self.body.decisions
+        return decisions.stream and not (decisions.may_be_silent and self.path == RESPONSES)
 
     def selectable(self, snapshot: Snapshot) -> Snapshot:
         """Return the engines that may serve it."""
@@ -91,7 +102,7 @@ class Request:
 class Handoff:
     """D's open answer. `prefill` is its P; None if D serves the request whole. Its owner must end the leg."""
 
-    __slots__ = ("body", "decode", "prefill")
+    __slots__ = ("body", "decode", "may_be_silent", "prefill")
 
     def __init__(self, decode: Leg, prefill: Endpoint | None = None) -> None:
         self.decode = decode
@@ -102,6 +113,10 @@ class Handoff:
         Its parts if they are small, else their hash; 0 if the answer is complete.
         """
 
-    def remember(self, body: tuple[LegBody, LegBody] | int) -> None:
-        """Keep what identifies the request's body, which is dropped while the answer is relayed."""
+        self.may_be_silent = False
+        """Whether D may generate for long and send nothing."""
+
+    def remember(self, request: Request, body: tuple[LegBody, LegBody] | int) -> None:
+        """Keep what is needed of the request, which is dropped while the answer is relayed; `body` identifies it."""
         self.body = body
+        self.may_be_silent = request.body.decisions.may_be_silent

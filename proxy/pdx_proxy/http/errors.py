@@ -156,6 +156,19 @@ def body_too_large(limit: int) -> RefusedError:
     return RefusedError(413, message, "Request Entity Too Large")
 
 
+def body_inflates(ratio: int) -> RefusedError:
+    """The compressed body has much more content than bytes."""
+    message = f"The request body inflates to more than {ratio} times its size; send it without compression."
+    return RefusedError(413, message, "Request Entity Too Large")
+
+
+def unknown_coding() -> RefusedError:
+    """The body has a content encoding that the gateway does not read."""
+    refusal = RefusedError(415, "The request body must have no content encoding, or gzip or deflate.", BAD_REQUEST)
+    refusal.headers = {"accept-encoding": "gzip, deflate, identity"}
+    return refusal
+
+
 def _out_of_bounds(message: str) -> RefusedError:
     return RefusedError(400, message, BAD_REQUEST, "body")
 

@@ -102,9 +102,9 @@ _BOTH: Final[dict[str, Read]] = {
 }
 TYPES: Final[dict[str, dict[str, Read]]] = {
     COMPLETIONS: {**_BOTH, "n": read_int, "echo": _OPTIONAL_BOOL},
-    CHAT: {**_BOTH, "n": _OPTIONAL_INT, "echo": read_bool},
-    MESSAGES: {"stream": _OPTIONAL_BOOL},
-    RESPONSES: {"stream": _OPTIONAL_BOOL, "background": _OPTIONAL_BOOL},
+    CHAT: {**_BOTH, "n": _OPTIONAL_INT, "echo": read_bool, "include_reasoning": read_bool},
+    MESSAGES: {"stream": _OPTIONAL_BOOL, "include_reasoning": read_any},
+    RESPONSES: {"stream": _OPTIONAL_BOOL, "background": _OPTIONAL_BOOL, "include_reasoning": read_bool},
 }
 """The types of the deciding members, by path."""
 _OTHER: Final[dict[str, Read]] = {"stream": _OPTIONAL_BOOL}
@@ -114,12 +114,16 @@ _REFERENCES: Final = ("previous_response_id", "conversation", "prompt")
 """Members of a response's request that stand for something which at most one engine has."""
 _LIMITS: Final = ("max_tokens", "max_completion_tokens", "max_output_tokens")
 """Members that limit the tokens of an answer."""
+_SILENT: Final = ("include_reasoning", "tools")
+"""Members with which a parser of vLLM may withhold what the engine generates (parser/abstract_parser.py,
+`parse_delta`). vLLM 0.32 shows the reasoning of each message, although a message can request otherwise in `thinking`
+(anthropic/serving.py, `_handle_thinking`)."""
 _MOST_DIGITS: Final = 12
 DECIDING: Final[dict[str, frozenset[str]]] = {
     COMPLETIONS: frozenset((*TYPES[COMPLETIONS], *_LIMITS, "prompt", "prompt_embeds")),
-    CHAT: frozenset((*TYPES[CHAT], *_LIMITS)),
-    MESSAGES: frozenset((*TYPES[MESSAGES], *_LIMITS, "tool_choice")),
-    RESPONSES: frozenset((*TYPES[RESPONSES], *_LIMITS, *_REFERENCES, "tools", "truncation")),
+    CHAT: frozenset((*TYPES[CHAT], *_LIMITS, *_SILENT)),
+    MESSAGES: frozenset((*TYPES[MESSAGES], *_LIMITS, *_SILENT, "thinking", "tool_choice")),
+    RESPONSES: frozenset((*TYPES[RESPONSES], *_LIMITS, *_REFERENCES, *_SILENT, "truncation")),
 }
 """The deciding members, by path."""
 
@@ -127,15 +131,19 @@ DECIDING: Final[dict[str, frozenset[str]]] = {
 class Decisions:
     """How a request is served."""
 
-    __slots__ = ("most_tokens", "splits", "stream")
+    __slots__ = ("may_be_silent", "most_tokens", "splits", "stream")
 
-    def __init__(self, stream: bool = False, splits: bool = False, most_tokens: float = inf) -> None:
+    def __init__(
+        self, stream: bool = False, splits: bool = False, most_tokens: float = inf, may_be_silent: bool = False
+    ) -> None:
         self.stream = stream
         """Whether the answer is a stream."""
         self.splits = splits
         """Whether the request has one prompt and one answer, so that another engine can compute the prompt's KV."""
         self.most_tokens = most_tokens
         """The most tokens of its answer; infinity if it sets no limit."""
+        self.may_be_silent = may_be_silent
+        """Whether its engine may generate for long and send nothing: it hides reasoning, or withholds a tool call."""
 
 
 def decide(path: str, members: dict[str, Any]) -> Decisions:
@@ -150,7 +158,7 @@ def decide(path: str, members: dict[str, Any]) -> Decisions:
     prefill (anthropic/serving.py, `messages_full_converter`). P's leg cannot have another `tool_choice`, which is part
     of some models' prompts (renderers/kimi_k3.py).
     """
-    stream, splits = False, True
+    stream, splits, shows = False, True, True
     types = TYPES.get(path, _OTHER)
     for name, raw in members.items():
         read = types.get(name)
@@ -161,6 +169,8 @@ def decide(path: str, members: dict[str, Any]) -> Decisions:
             return Decisions()
         if name == "stream":
             stream = bool(value)
+        elif name == "include_reasoning":
+            shows = value is not False
         elif name in ("n", "best_of"):
             splits = splits and (value is None or (value == 1 and value is not True))
         elif name == "truncate_prompt_tokens":
@@ -176,7 +186,8 @@ def decide(path: str, members: dict[str, Any]) -> Decisions:
     elif splits and path == MESSAGES:
         choice = members.get("tool_choice")
         splits = choice is None or not forces_tool(choice)
-    return Decisions(stream, splits, _most_tokens(members))
+    silent = stream and not (shows and members.get("tools") is None and members.get("thinking") is None)
+    return Decisions(stream, splits, _most_tokens(members), silent)
 
 
 def _most_tokens(members: dict[str, Any]) -> float:

@@ -1,4 +1,18 @@
-"""The first event of an engine's answer. It decides whether the answer goes to the client."""
+"""The first event of an engine's answer. It decides whether the answer goes to the client.
+
+Which events prove that the engine has produced an output, and so that its KV has arrived (vLLM 0.32, entrypoints/):
+
+* `/v1/completions`: the first one. It has a token or an echo (openai/completion/serving.py,
+  `completion_stream_generator`).
+* `/v1/chat/completions`: the first one. It has only the role, and vLLM sends it with the first output of the engine
+  (openai/chat_completion/serving.py, `chat_completion_stream_generator`, `first_iteration`). What the output contains
+  follows at once: text, the error of a failed load, an abort, or nothing while a parser withholds the text.
+* `/v1/messages`: `message_start`, into which vLLM converts the chat's role (anthropic/serving.py,
+  `message_stream_converter`).
+* `/v1/responses`: the first one after `response.created` and `response.in_progress`, which vLLM sends before the engine
+  has the request (openai/responses/serving.py, `responses_stream_generator`). While a parser withholds the text, there
+  is none (`_process_simple_streaming_events`): only the engine's metrics show then that it generates.
+"""
 
 from typing import Final
 
@@ -36,8 +50,8 @@ _NAME_BYTES: Final = 64
 _ANNOUNCEMENTS: Final = frozenset(
     (b"response.created", b"response.in_progress", b"response.queued", b"message_start", b"ping")
 )
-"""Events that prove nothing. vLLM sends `response.created` before the engine has the request
-(openai/responses/serving.py), and `message_start` as it sends a chat's role (anthropic/serving.py)."""
+"""Events that prove nothing by themselves. Behind `message_start`, an error or an abort may follow at once."""
+_START: Final = b"message_start"
 _REPEATING: Final = _ANNOUNCEMENTS | {b"response.completed", b"response.failed", b"response.incomplete"}
 """Events with the whole response, which repeats the client's instructions and tools."""
 
@@ -90,7 +104,10 @@ def _has_no_tokens(content: bytes | bytearray) -> bool:
 
 
 def _is_stream_open(endpoint: str, answer: Answer) -> bool:
-    """Whether an event shows that the engine generates. Every byte is searched once, however the stream is divided."""
+    """Whether an event decides for the client. Every byte is searched once, however the stream is divided.
+
+    Sets `answer.generates` for an event that shows only that the engine has produced an output.
+    """
     content, begin = answer.content, answer.event_begin
     answer.unread = False
     for _ in range(_MOST_EVENTS):
@@ -99,10 +116,9 @@ def _is_stream_open(endpoint: str, answer: Answer) -> bool:
             answer.event_begin = begin
             answer.inspected = max(begin, len(content) - 2)  # a separator may have begun
             return False
-        short = end - begin <= _SHORT_BYTES
-        if (short or _name_of(content, begin) not in _ANNOUNCEMENTS) and _proves(
-            endpoint, answer, bytes(content[begin:end])
-        ):
+        if end - begin > _SHORT_BYTES and (name := _name_of(content, begin)) in _ANNOUNCEMENTS:
+            answer.generates = answer.generates or name == _START
+        elif _proves(endpoint, answer, bytes(content[begin:end])):
             return True
         begin = after
     answer.event_begin = answer.inspected = begin
@@ -156,6 +172,7 @@ def _proves(endpoint: str, answer: Answer, event: bytes) -> bool:
             return True
         name, event = _fields(event)
         if not event or name in _ANNOUNCEMENTS:  # an event without data is no event: a comment
+            answer.generates = answer.generates or (name == _START and bool(event))
             return False
     if event.find(b'"error"') >= 0:
         error = error_of(name, event.removeprefix(b"data:"))
@@ -166,7 +183,10 @@ def _proves(endpoint: str, answer: Answer, event: bytes) -> bool:
             raise BadAnswer(endpoint, "an error event", Reason.ERROR_EVENT, error.status, error.body)
     if event.find(_ABORTED) >= 0 or (name and _ends_without_token(name, event)):
         raise BadAnswer(endpoint, "aborted by the engine", Reason.ABORT, 503, b"")
-    return not _only_announces(event)
+    if _only_announces(event):
+        answer.generates = True
+        return False
+    return True
 
 
 def _ends_without_token(name: bytes, event: bytes) -> bool:
@@ -198,5 +218,5 @@ def _fields(event: bytes) -> tuple[bytes, bytes]:
 
 
 def _only_announces(event: bytes) -> bool:
-    """Whether a chat event has the role but no content. The event with content follows at once."""
+    """Whether a chat event has the role but no content."""
     return event.find(b'"role":"assistant","content":""') >= 0 and event.find(b'"finish_reason":null') >= 0

@@ -106,7 +106,7 @@ class Attempts:
                 if request.divisible and handoff.prefill is None and choice.place is None:
                     self._count_local(handoff, _why_local(choice, split, retry))
                 if not handoff.decode.answer.complete:
-                    handoff.remember(self._isolation.identify(request.body))
+                    handoff.remember(request, self._isolation.identify(request.body))
                 return handoff
             room.give_up()
             if failed is not None:
@@ -259,7 +259,7 @@ class Attempts:
             await leg.connect()
             body = decode_body(request.body, None) if method == "POST" else b""
             self._serving.send(leg, request, body, self._engines.new_id(), method)
-            await leg.first_event(self._engines.deadlines.answer(stream=request.stream or method == "GET"))
+            await leg.first_event(self._engines.deadlines.answer(stream=request.shows_output or method == "GET"))
         except EngineFailure as failure:
             leg.end()
             if not isinstance(failure, BadAnswer):

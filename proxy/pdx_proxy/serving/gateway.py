@@ -140,8 +140,15 @@ class Gateway:
         self._observe(result, timeline)
         try:
             headers = self._headers(exchange, result, timeline)
+            engines = self._serving.engines
             failure = await relay(
-                exchange, leg, headers, self._serving.engines.deadlines.idle, self._serving.counters, timeline.trace
+                exchange,
+                leg,
+                headers,
+                engines.deadlines.idle,
+                self._serving.counters,
+                timeline.trace,
+                engines if result.may_be_silent else None,
             )
         except asyncio.CancelledError:
             self._attempts.left(result, exchange, permit)

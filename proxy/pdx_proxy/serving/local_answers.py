@@ -8,13 +8,14 @@ from pdx_proxy.endpoints.models import ServedModel, union
 from pdx_proxy.engines.upstreams import Engines
 from pdx_proxy.http.cors import CORSPolicy, is_preflight
 from pdx_proxy.http.downstream.exchange import Exchange, answer, own_headers
-from pdx_proxy.http.errors import RefusedError, no_such_model, unavailable_body
+from pdx_proxy.http.errors import BAD_REQUEST, RefusedError, error_body, no_such_model, unavailable_body
 from pdx_proxy.http.routes import MODELS, ROUTES, Kind, is_model, methods_of
 from pdx_proxy.http.target import location
 
 _NOT_FOUND: Final = b'{"detail":"Not Found"}'
 _NOT_ALLOWED: Final = b'{"detail":"Method Not Allowed"}'
 _NO_ENGINE: Final = "No engine is ready."
+_NO_WEBSOCKET: Final = "Send a POST over HTTP/1.1: the gateway opens no WebSocket."
 
 
 class LocalAnswers:
@@ -37,6 +38,8 @@ class LocalAnswers:
         allowed = ("GET", "HEAD") if route is None and is_model(path) else methods_of(route)
         if not allowed:
             self._answer_unserved(exchange)
+        elif method == "GET" and method not in allowed and is_websocket(exchange.headers):
+            answer(exchange, 426, error_body(426, _NO_WEBSOCKET, BAD_REQUEST, path=path), {"upgrade": "HTTP/1.1"})
         elif method not in allowed:
             answer(exchange, 405, _NOT_ALLOWED, {"allow": ", ".join(allowed)})
         elif route is None or route[1] is Kind.MODELS:
@@ -74,6 +77,11 @@ class LocalAnswers:
             answer(exchange, 200, page, headers)
         except RefusedError as refusal:
             answer(exchange, refusal.status, refusal.body(), {**headers, **refusal.headers})
+
+
+def is_websocket(headers: Mapping[str, str]) -> bool:
+    """Whether a request asks for a WebSocket, as coding agents do before they send a POST (RFC 6455, 4.1)."""
+    return "websocket" in headers.get("upgrade", "").lower()
 
 
 def _models_of(path: str, models: Mapping[str, ServedModel]) -> bytes:

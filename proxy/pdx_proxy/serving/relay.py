@@ -5,10 +5,12 @@ from collections.abc import Mapping
 from typing import Final
 
 from pdx_proxy.engines.leg import Leg
+from pdx_proxy.engines.upstreams import Engines
 from pdx_proxy.http.downstream.exchange import Exchange, connection_header, own_lines
 from pdx_proxy.http.messages import answer_head
 from pdx_proxy.http.upstream.answer import Answer
 from pdx_proxy.http.upstream.failures import DeadlineExceeded, EngineFailure, LostConnection, RequestExpired
+from pdx_proxy.serving.silence import await_end
 from pdx_proxy.serving.stream_end import Break, break_of, stream_end
 from pdx_proxy.telemetry.counters import Counters
 from pdx_proxy.telemetry.trace_context import Trace
@@ -46,11 +48,12 @@ async def relay(
     idle: float,
     counters: Counters,
     trace: Trace | None = None,
+    engines: Engines | None = None,
 ) -> EngineFailure | RequestExpired | None:
     """Relay the answer, with `headers` added to its head. Return the failure that broke it, or None.
 
     The answer breaks when the engine sends nothing for `idle` seconds. The caller still owns the leg. `trace` receives
-    the end of the answer.
+    the end of the answer. `engines`: the engine may generate without sending anything, so its metrics decide.
     """
     answer = leg.answer
     counters.chunks += 1
@@ -68,7 +71,7 @@ async def relay(
     exchange.bind_upstream(leg)
     counters.relays.add(leg)
     try:
-        await leg.relayed(idle)
+        await (leg.relayed(idle) if engines is None else await_end(engines, leg, idle))
     except (LostConnection, DeadlineExceeded, RequestExpired) as failure:
         _cut(exchange, leg.last_chunk if raw and answer.framed else b"", break_of(failure))
         return failure

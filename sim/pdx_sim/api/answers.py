@@ -30,6 +30,8 @@ class Choice:
 
     index: int
     seq: Sequence
+    hidden: int = 0
+    """Tokens at the beginning that are not sent."""
     sent: int = 0
     """Tokens already sent in a stream."""
     ended: bool = False
@@ -43,11 +45,15 @@ class Choice:
         self.ended = self.ended or (self.seq.finish is not None and self.sent == self.seq.produced)
         return position
 
+    def hide(self) -> None:
+        """Pass over the tokens that are not sent, as far as they have been generated."""
+        self.sent = max(self.sent, min(self.hidden, self.seq.produced))
+
     def text(self, begin: int, end: int) -> str:
-        """The text of the tokens from `begin` to `end`."""
+        """The text of the tokens from `begin` to `end` that are sent."""
         if len(self._pieces) < end:
             self._pieces = pieces(self.seq.digest, self.seq.last_token)
-        return "".join(self._pieces[begin:end])
+        return "".join(self._pieces[max(begin, self.hidden) : end])
 
 
 class Writer:

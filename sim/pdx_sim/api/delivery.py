@@ -149,6 +149,7 @@ async def _events(choices: list[Choice], writer: Writer, keep_alive: float) -> A
                 begun.add(choice.index)
                 for content in writer.first(choice):
                     yield content
+            choice.hide()
             while choice.sent < choice.seq.produced:
                 for content in writer.token(choice):
                     yield content

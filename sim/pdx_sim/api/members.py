@@ -52,6 +52,7 @@ class ChatMembers(Members):
     """Of /v1/chat/completions."""
 
     n: int | None = 1
+    include_reasoning: bool = True
     echo: bool = False
     logprobs: bool | None = False
     max_completion_tokens: int | None = None

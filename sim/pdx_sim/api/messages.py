@@ -101,6 +101,7 @@ def read_message(body: Mapping[str, Any], path: str, header_id: str | None, sett
         leg=leg_of(body),
         params=params_of(body),
         forced_tool=_forced_tool(request),
+        hides=body.get("include_reasoning") is False,  # vLLM ignores it; a parser that withholds a call looks the same
     )
 
 
@@ -199,7 +200,10 @@ class MessageWriter(Writer):
         position = choice.take()
         text = {"type": "text_delta", "text": choice.text(position, position + 1)}
         begin = [named_event("content_block_start", content_block={"type": "text", "text": ""}, index=0)]
-        events = [*([] if position else begin), named_event("content_block_delta", delta=text, index=0)]
+        events = [
+            *(begin if position == choice.hidden else []),
+            named_event("content_block_delta", delta=text, index=0),
+        ]
         return [*events, *self._block_end()] if choice.ended else events
 
     def _block_end(self) -> list[bytes]:
@@ -208,7 +212,7 @@ class MessageWriter(Writer):
     def ending(self, choice: Choice) -> list[bytes]:
         """The end of an answer whose last token was sent without it."""
         choice.ended = True
-        return self._block_end() if choice.sent else []
+        return self._block_end() if choice.sent > choice.hidden else []
 
     def closing(self, choices: list[Choice]) -> list[bytes]:
         """The stop reason, the usage and the end."""

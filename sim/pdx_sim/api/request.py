@@ -58,6 +58,8 @@ class Call:
     return_token_ids: bool = False
     repeated: Mapping[str, Any] = field(default_factory=dict)
     """The body, where the answer repeats members of it."""
+    hides: bool = False
+    """Whether the reasoning at the beginning of the answer is not sent."""
     forced_tool: str = ""
     """The tool that a message must call; empty without one. A stream has its text all the same."""
 
@@ -156,6 +158,7 @@ def read_completion(body: Mapping[str, Any], path: str, header_id: str | None, s
         ignore_eos=members.ignore_eos,
         min_tokens=members.min_tokens,
         return_token_ids=bool(members.return_token_ids),
+        hides=isinstance(members, ChatMembers) and not members.include_reasoning,
         leg=leg_of(body),
         params=params_of(body),
     )

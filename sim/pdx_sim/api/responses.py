@@ -29,6 +29,7 @@ class _Request(BaseModel):
     input: str | list[dict[str, Any]]
     background: bool | None = False
     ignore_eos: bool = False
+    include_reasoning: bool = True
     instructions: str | None = None
     max_output_tokens: int | None = None
     previous_response_id: str | None = None
@@ -64,6 +65,7 @@ def read_response(body: Mapping[str, Any], path: str, header_id: str | None, set
         leg=leg_of(body),
         params=params_of(body),
         repeated=body,
+        hides=not request.include_reasoning,
     )
 
 
@@ -185,7 +187,7 @@ class ResponseWriter(Writer):
     def token(self, choice: Choice) -> list[bytes]:
         """The next token, in an item that the first one begins and the last one ends."""
         position = choice.take()
-        events = [] if position else self._begin()
+        events = self._begin() if position == choice.hidden else []
         events.append(self._of_item("output_text.delta", delta=choice.text(position, position + 1), logprobs=[]))
         return [*events, *self._end(choice)] if choice.ended else events
 
@@ -204,7 +206,7 @@ class ResponseWriter(Writer):
     def ending(self, choice: Choice) -> list[bytes]:
         """The end of an answer whose last token was sent without it."""
         choice.ended = True
-        return self._end(choice) if choice.sent else []
+        return self._end(choice) if choice.sent > choice.hidden else []
 
     def closing(self, choices: list[Choice]) -> list[bytes]:
         """The whole response again."""

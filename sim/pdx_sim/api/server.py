@@ -313,7 +313,7 @@ class Api:
                     prefill_seconds=prefill_seconds,
                     changed=changed,
                 )
-                choices.append(Choice(len(choices), seq))
+                choices.append(Choice(len(choices), seq, self._settings.reasoning_tokens if call.hides else 0))
         return choices
 
 

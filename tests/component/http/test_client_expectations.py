@@ -295,3 +295,18 @@ async def test_an_aiohttp_client_sends_a_head(make_world: MakeWorld) -> None:
             async with session.head(f"{world.url}/v1/models") as answer:
                 assert (answer.status, await answer.read()) == (200, b"")
                 assert int(answer.headers["content-length"]) > 10
+
+
+WEBSOCKET = {"Connection": "Upgrade", "Upgrade": "websocket", "Sec-WebSocket-Version": "13", "Sec-WebSocket-Key": "x"}
+
+
+@pytest.mark.parametrize(
+    ("path", "status"), [("/v1/responses", 426), ("/v1/messages", 426), ("/v1/models", 200), ("/nothing", 404)]
+)
+async def test_a_websocket_is_refused_so_that_agents_send_a_post(path: str, status: int, make_world: MakeWorld) -> None:
+    """At any other status than 426, Codex tries the WebSocket again several times."""
+    world = await make_world(Order.PREFILL_FIRST)
+    reply = await world.call("GET", f"{world.url}{path}", headers=WEBSOCKET)
+    assert reply.status == status
+    assert (reply.headers.get("upgrade") == "HTTP/1.1") is (status == 426)
+    assert (await world.complete()).status == 200

@@ -5,6 +5,7 @@ import gzip
 import hashlib
 import json
 import os
+import random
 import zlib
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,8 @@ import pytest
 from pdx_api.names import Order
 from pdx_proxy.config.settings import Keys, Limits
 from pdx_proxy.http.downstream.boundary import FEW_CHUNKS, LEAST_CHUNK_BYTES
+from pdx_proxy.http.downstream.inflation import check_ratio, inflate, inflater_of
+from pdx_proxy.http.errors import RefusedError
 from tests.component.conftest import MakeWorld
 from tests.component.harness import Shape, World, eventually
 
@@ -182,8 +185,13 @@ BROKEN = {
     "no-gzip": ("gzip", BODY, 400),
     "cut-short": ("gzip", gzip.compress(BODY)[:-9], 400),
     "more-behind": ("gzip", gzip.compress(BODY) + b"more", 400),
-    "unknown": ("br", BODY, 400),
-    "too-large": ("gzip", gzip.compress(b" " * (65 << 20)), 413),
+    "brotli": ("br", BODY, 415),
+    "zstd": ("zstd", BODY, 415),
+    "two-codings": ("gzip, br", BODY, 415),
+    "unknown": ("aws-chunked", BODY, 415),
+    "too-large": ("gzip", gzip.compress(random.Random(0).randbytes(1 << 19) * 130, 1), 413),
+    "ratio": ("gzip", BOMB, 413),
+    "ratio-deflate": ("deflate", zlib.compress(b"a" * (30 << 20)), 413),
 }
 
 
@@ -192,8 +200,28 @@ async def test_broken_compressed_bodies_are_refused(name: str, keys: Keys, make_
     world = await _world(make_world, keys)
     encoding, data, status = BROKEN[name]
     sent = HEAD + KEY + b"Content-Encoding: " + encoding.encode() + b"\r\nConnection: close\r\n" + _length(data)
-    assert (await _answer(world, sent)).startswith(b"HTTP/1.1 %d " % status)
+    answer = await _answer(world, sent)
+    assert answer.startswith(b"HTTP/1.1 %d " % status)
+    assert (b"\r\naccept-encoding: gzip, deflate, identity\r\n" in answer) is (status == 415)
+    assert (b"times its size" in answer) is name.startswith("ratio")
     assert await world.outcomes() == {"refused": 1}
+
+
+def test_a_body_that_inflates_far_is_refused_early() -> None:
+    """60 MiB from 61 kB would take as long as 60 MiB that a client sends."""
+    inflater = inflater_of("gzip")
+    assert inflater is not None
+    data, inflated = gzip.compress(b"a" * (60 << 20)), 0
+    received = len(data)
+    while data and inflated <= 8 << 20:
+        check_ratio(inflated, received)
+        piece, data = inflate(inflater, data)
+        inflated += len(piece)
+    with pytest.raises(RefusedError):
+        check_ratio(inflated, received)
+    assert inflated < 10 << 20
+    check_ratio(8 << 20, 1)
+    check_ratio(60 << 20, 1 << 20)
 
 
 async def test_inflated_bytes_count_as_buffered(keys: Keys, make_world: MakeWorld) -> None:

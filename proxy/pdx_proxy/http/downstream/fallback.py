@@ -18,7 +18,7 @@ from aiohttp.web_protocol import RequestHandler
 from pdx_proxy.http.downstream.boundary import RequestBoundary
 from pdx_proxy.http.downstream.exchange import Handler, Pausable, date_line
 from pdx_proxy.http.downstream.head import FORWARDED_FOR, MAX_HEADERS
-from pdx_proxy.http.downstream.inflation import inflate, inflater_of
+from pdx_proxy.http.downstream.inflation import check_ratio, inflate, inflater_of
 from pdx_proxy.http.downstream.transport import SendProgress, body_seconds, peer_of, sweep_client
 from pdx_proxy.http.errors import BAD_REQUEST, RefusedError, body_too_large, body_too_slow, error_body, head_too_large
 from pdx_proxy.http.messages import answer_head
@@ -217,6 +217,9 @@ class AiohttpExchange:
         except TimeoutError:
             self.keep_alive = False
             raise body_too_slow() from None
+        except RefusedError:
+            self.keep_alive = False
+            raise
         except web.RequestPayloadError as error:
             self.keep_alive = False
             raise RefusedError(400, f"The request body can not be read: {error}", BAD_REQUEST) from None
@@ -226,14 +229,16 @@ class AiohttpExchange:
         if (self._request.content_length or 0) > largest:
             raise self._too_large()
         began, body = asyncio.get_running_loop().time(), bytearray()
-        inflater = inflater_of(self._request.headers.get("content-encoding", "").lower())
+        received, inflater = 0, inflater_of(self._request.headers.get("content-encoding", "").strip().lower())
         async with asyncio.timeout(body_seconds(0)) as limit:
             while piece := await self._request.content.readany():
+                received += len(piece)
                 while piece:
                     piece, rest = (piece, b"") if inflater is None else inflate(inflater, piece)
                     body += piece
                     if len(body) > largest:
                         raise self._too_large()
+                    check_ratio(len(body), received)
                     if self._count is not None:
                         self._count(len(piece))
                     piece = rest

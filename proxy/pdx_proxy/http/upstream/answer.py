@@ -10,6 +10,7 @@ class Answer:
         "content",
         "event_begin",
         "framed",
+        "generates",
         "headers",
         "heads",
         "inspected",
@@ -41,6 +42,8 @@ class Answer:
         """Bytes of body so far."""
         self.refused = False
         """Whether the answer is 200, and its first event reports an error of the client."""
+        self.generates = False
+        """Whether an event has arrived that the engine sends once it has produced an output."""
         self.event_begin = 0
         """Where the first event begins that has not been judged, in bytes of the body."""
         self.inspected = 0

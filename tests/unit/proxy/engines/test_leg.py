@@ -12,6 +12,7 @@ from pdx_proxy.endpoints.events import HealthCheckRequest
 from pdx_proxy.engines.leg import Leg
 from pdx_proxy.engines.observer import EndpointObserver
 from pdx_proxy.engines.outlier_detection import OutlierDetector
+from pdx_proxy.handoff.failures import KVOverdue
 from pdx_proxy.http.upstream.connection import Connection
 from pdx_proxy.http.upstream.connection_pool import ConnectionPool
 from pdx_proxy.http.upstream.failures import (
@@ -21,6 +22,7 @@ from pdx_proxy.http.upstream.failures import (
     LostConnection,
     Reason,
 )
+from tests.unit.proxy.handoff.virtual_time import run_virtually
 from tests.unit.proxy.http.test_connection import EMPTY, Wire
 
 DECODE = Endpoint(EndpointSpec(Address("d", 1), Role.DECODE))
@@ -207,3 +209,52 @@ async def test_other_tasks_run_between_the_events_of_a_flood(flood: bytes, pool:
         passes += 1
     assert (await first).status == 200
     assert passes >= 20
+
+
+STREAM = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+OUTPUT = {
+    "chat": b'data: {"choices":[{"delta":{"role":"assistant","content":""},"finish_reason":null}]}\n\n',
+    "messages": b'event: message_start\ndata: {"type":"message_start"}\n\n',
+}
+ERROR = b'data: {"error":{"message":"m","type":"t","param":null,"code":500}}\n\n'
+
+
+def _chunk(data: bytes) -> bytes:
+    return b"%x\r\n%b\r\n" % (len(data), data)
+
+
+async def _first_event(events: dict[float, bytes], interrupted: float = 1e9) -> float:
+    """Return when the answer of an engine is open that sends these events; its deadline is 600 s."""
+    pool, loop = OneIdle(), asyncio.get_running_loop()
+    leg = await _sent(pool)
+    pool.idle.data_received(STREAM)
+    for after, event in events.items():
+        loop.call_later(after, pool.idle.data_received, _chunk(event))
+    loop.call_later(interrupted, leg.interrupt, KVOverdue(DeadlineExceeded("d", "late")))
+    try:
+        assert (await leg.first_event(600.0)).status == 200
+        return loop.time()
+    finally:
+        leg.end()
+
+
+@pytest.mark.parametrize("output", OUTPUT.values(), ids=OUTPUT)
+def test_an_engine_that_has_produced_an_output_may_be_silent(output: bytes) -> None:
+    """Its KV has arrived, so no hand-off is late."""
+    assert run_virtually(_first_event({24.5: output, 900.0: output}, interrupted=25.0)) == pytest.approx(25.5)
+
+
+@pytest.mark.parametrize("output", OUTPUT.values(), ids=OUTPUT)
+def test_the_error_behind_a_first_output_ends_the_attempt(output: bytes) -> None:
+    """vLLM sends the role also with an output that reports that KV could not be loaded."""
+    with pytest.raises(BadAnswer) as raised:
+        run_virtually(_first_event({24.5: output, 25.0: ERROR}))
+    assert raised.value.reason is Reason.ERROR_EVENT
+
+
+@pytest.mark.parametrize("event", [b'event: response.created\ndata: {"response":{}}\n\n', b": keep-alive\n\n"])
+def test_what_an_engine_sends_before_any_output_proves_nothing(event: bytes) -> None:
+    with pytest.raises(KVOverdue):
+        run_virtually(_first_event({1.0: event, 900.0: event}, interrupted=25.0))
+    with pytest.raises(DeadlineExceeded, match="600 s"):
+        run_virtually(_first_event({1.0: event, 900.0: event}))

@@ -290,6 +290,8 @@ class FakeEngines(Engines):
             return b'{"error":{"message":"no","type":"BadRequestError"}}'
         ended = "stop" if what is Answers.NO_PARAMS else "length"
         answer: dict[str, Any] = {"choices": [{"finish_reason": ended, "text": "a"}], "kv_transfer_params": None}
+        answer |= {"object": "response", "usage": {"output_tokens": 1}}
+        answer["incomplete_details"] = {"reason": "max_output_tokens"} if ended == "length" else None
         if what in _IDENTIFIED and kind.startswith("p"):
             answer["kv_transfer_params"] = _IDENTIFIED[what]
         return msgspec.json.encode(answer)

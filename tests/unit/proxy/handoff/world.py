@@ -61,9 +61,10 @@ class _Pins(Counters):
         super().unpin(prefill)
 
 
-async def run(script: Script) -> list[str]:
+async def run(script: Script, *, hidden: bool = False, suspended: bool = False) -> list[str]:
     """Return what engines noticed, what was counted and reported, and what the caller got.
 
+    `hidden`: the request is a response whose engine may be silent. `suspended`: the pair moves no KV, as is known then.
     Fails if a slot, a permit or P's KV is not released exactly once.
     """
     events: list[Any] = []
@@ -74,7 +75,8 @@ async def run(script: Script) -> list[str]:
         for name, role in (("p", Role.PREFILL), ("d", Role.DECODE), ("other", Role.DECODE))
     )
     engines.prepare(script, (prefill, decode))
-    engines.snapshot = Snapshot.of([prefill, decode, other])
+    pairs = frozenset({pairing(prefill, decode)} if suspended else ())
+    engines.snapshot = Snapshot.of([prefill, decode, other], suspended=pairs)
     counters = _Pins()
     serving = WorkerState(engines, counters=counters)
     serving.handshakes.apply({endpoint.start for endpoint in (prefill, decode, other)})
@@ -85,7 +87,7 @@ async def run(script: Script) -> list[str]:
     budget: Any = SimpleNamespace(take=lambda _: _take(engines, script))
     serving.budget = budget
     settlements, usage = Settlements(serving), Usage()
-    request = _request(script, usage)
+    request = _request(script, usage, hidden)
     task = asyncio.ensure_future(_hand_off(settlements, prefill, decode, request))
     if script.leaves_at is not None:
         asyncio.get_running_loop().call_later(script.leaves_at, task.cancel)
@@ -107,14 +109,16 @@ async def run(script: Script) -> list[str]:
     return [*sorted(engines.notes), f"settled {settled}, pinned {pinned}", *(repr(event) for event in events)]
 
 
-def _request(script: Script, usage: Usage) -> Request:
+def _request(script: Script, usage: Usage, hidden: bool) -> Request:
     exchange: Any = object()
     permit = Permit(usage, exchange, None, None)
     permit.serve()
-    raw = b'{"prompt":"a prompt","max_tokens":9%b}' % (b',"stream":true' if script.stream else b"")
-    body = read_body(raw, "application/json", "/v1/completions")
+    path, raw = "/v1/completions", b'{"prompt":"a prompt","max_tokens":9%b}'
+    if hidden:
+        path, raw = "/v1/responses", b'{"input":"a prompt","max_output_tokens":9,"include_reasoning":false%b}'
+    body = read_body(raw % (b',"stream":true' if script.stream else b""), "application/json", path)
     deadline = asyncio.get_running_loop().time() + _DEADLINES.total
-    return Request("/v1/completions", body, (), True, Timeline(), permit, deadline)
+    return Request(path, body, (), True, Timeline(), permit, deadline)
 
 
 async def _hand_off(settlements: Settlements, prefill: Endpoint, decode: Endpoint, request: Request) -> Handoff:

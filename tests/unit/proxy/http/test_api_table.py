@@ -41,10 +41,11 @@ BASE: Final[dict[str, dict[str, Any]]] = {
 }
 UNREAD: Final = {
     *("prompt", "prompt_embeds", "previous_response_id", "conversation", "tools", "truncation", "tool_choice"),
+    "thinking",
     *("max_tokens", "max_completion_tokens", "max_output_tokens"),
 }
 """Deciding members that are no scalars, whose values only count as given or not, or that are estimates."""
-READ: Final = {"text": 6, "chat": 6, "messages": 1, "responses": 2}
+READ: Final = {"text": 6, "chat": 7, "messages": 1, "responses": 3}
 """How many deciding members are read as pydantic reads them."""
 OWN: Final[dict[str, dict[str, Any]]] = {
     "text": {"stream": False, "max_tokens": 1, "ignore_eos": True},

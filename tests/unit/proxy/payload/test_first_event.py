@@ -71,6 +71,27 @@ def test_streams(name: str) -> None:
     assert is_open("d", answer(body, complete=True))
 
 
+LONG_START = b'event: message_start\ndata: {"type":"message_start","id":"%b"}\n\n' % (b"x" * 5000)
+OUTPUTS = {
+    "role": (ROLE, True),
+    "role-and-comment": (ROLE + b": keep-alive\n\n", True),
+    "half-role": (ROLE[:-1], False),
+    "message-start": (MESSAGE_START, True),
+    "long-message-start": (LONG_START, True),
+    "ping": (PING, False),
+    "created": (CREATED + IN_PROGRESS, False),
+    "comment": (b": keep-alive\n\n", False),
+}
+
+
+@pytest.mark.parametrize("name", OUTPUTS)
+def test_events_that_come_with_the_first_output(name: str) -> None:
+    body, expected = OUTPUTS[name]
+    made = answer(body)
+    assert not is_open("d", made)
+    assert made.generates is expected
+
+
 @pytest.mark.parametrize("before", [b"", ROLE])
 @pytest.mark.parametrize(("event", "reason", "status"), [(ERROR, Reason.ERROR_EVENT, 500), (ABORT, Reason.ABORT, 503)])
 def test_bad_first_events(before: bytes, event: bytes, reason: Reason, status: int) -> None:

@@ -74,3 +74,30 @@ PROMPTS: list[tuple[Any, bool]] = [
 @pytest.mark.parametrize(("prompt", "expected"), PROMPTS)
 def test_a_prompt_is_classified_by_its_kind(prompt: Any, expected: bool) -> None:
     assert _splits(TEXT, {"prompt": prompt}) is _splits(TEXT, {"prompt": prompt}, indent=1) is expected
+
+
+SILENT = {
+    "chat-hides": ("chat/completions", b'"include_reasoning":false', True),
+    "chat-hides-as-text": ("chat/completions", b'"include_reasoning":"off"', True),
+    "chat-shows": ("chat/completions", b'"include_reasoning":true', False),
+    "chat": ("chat/completions", b'"n":1', False),
+    "chat-tools": ("chat/completions", b'"tools":[{"type":"function"}]', True),
+    "responses-hides": ("responses", b'"include_reasoning":0', True),
+    "responses": ("responses", b'"temperature":0', False),
+    "messages-thinking": ("messages", b'"thinking":{"type":"adaptive","display":"omitted"}', True),
+    "messages-hides": ("messages", b'"include_reasoning":false', True),
+    "messages": ("messages", b'"include_reasoning":null', False),
+    "completions": ("completions", b'"include_reasoning":false', False),
+}
+
+
+@pytest.mark.parametrize("name", SILENT)
+def test_streams_whose_engine_may_be_silent(name: str) -> None:
+    path, member, silent = SILENT[name]
+    for stream in (True, False):
+        prompt = b"prompt" if path == "completions" else b"input"
+        raw = b'{"%b":"a","stream":%b,%b}' % (prompt, str(stream).lower().encode(), member)
+        decisions = read_body(raw, "application/json", f"/v1/{path}").decisions
+        assert decisions.stream is stream
+        assert decisions.may_be_silent is (silent and stream)
+        assert decisions.splits

@@ -1,0 +1,52 @@
+"""D generates for long and shows no output: the deadlines of hand-off and first event do not end its wait."""
+
+from dataclasses import replace
+from typing import Final
+
+import pytest
+
+from pdx_api.names import PrefillFailure
+from tests.unit.proxy.handoff.situations import Answers, Handshake, Metrics, Script, Wiring
+from tests.unit.proxy.handoff.virtual_time import run_virtually
+from tests.unit.proxy.handoff.world import run
+
+SILENT: Final = Script(
+    Wiring.PUSH_DECODE_FIRST,
+    stream=True,
+    prefill=(1.0, Answers.OK),
+    again=Answers.OK,
+    decode=(40.0, Answers.OK),
+    settling=Answers.OK,
+    metrics=Metrics.IDLE,
+    handshake=Handshake.NONE,
+    dies_after=None,
+    leaves_at=None,
+    policy=PrefillFailure.RETRY,
+    budget=True,
+)
+"""Longer than both deadlines, of 25 and 30 s."""
+PUSHES: Final = [wiring for wiring in Wiring if "Storage" not in wiring and wiring not in (Wiring.PULL,)]
+PUSHES.remove(Wiring.POOL_THAT_FINISHES)
+OVERDUE: Final = "d DeadlineExceeded begun=True"
+
+
+def _result(script: Script, *, hidden: bool, suspended: bool = False) -> str:
+    notes = run_virtually(run(script, hidden=hidden, suspended=suspended))
+    return next(note.partition("result: ")[2] for note in notes if "result: " in note)
+
+
+@pytest.mark.parametrize("metrics", Metrics)
+@pytest.mark.parametrize("wiring", Wiring)
+def test_a_response_that_may_be_silent_is_not_late(wiring: Wiring, metrics: Metrics) -> None:
+    """Also if D's metrics show that a request waits for KV, as long as the pair may move KV."""
+    script = replace(SILENT, wiring=wiring, metrics=metrics)
+    assert _result(script, hidden=True) == "200, split"
+    assert _result(script, hidden=False).startswith(OVERDUE)
+
+
+@pytest.mark.parametrize("metrics", Metrics)
+@pytest.mark.parametrize("wiring", PUSHES)
+def test_it_is_late_if_its_pair_moves_no_kv_unless_d_has_received_its_own(wiring: Wiring, metrics: Metrics) -> None:
+    found = _result(replace(SILENT, wiring=wiring, metrics=metrics), hidden=True, suspended=True)
+    proven = metrics in (Metrics.IDLE, Metrics.DEFERRED_UNTIL_4)
+    assert found == "200, split" if proven else found.startswith(OVERDUE)
