@@ -109,7 +109,7 @@ def _without(endpoints: Sequence[Endpoint], avoid: Collection[str]) -> tuple[End
     return tuple(e for e in endpoints if e.name not in avoid)
 
 
-def _reaches(prefill: Endpoint, decodes: Sequence[Endpoint], suspended: Collection[Pairing]) -> bool:
+def _reaches(prefill: Endpoint, decodes: Sequence[Endpoint], suspended: frozenset[Pairing]) -> bool:
     """Whether some D takes KV from the P."""
     return any(d.revision == prefill.revision and partners(d, (prefill,), suspended) for d in decodes)
 

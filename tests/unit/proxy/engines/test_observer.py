@@ -8,7 +8,7 @@ from pdx_api.names import Role
 from pdx_proxy.balancing.load import Load, Slot
 from pdx_proxy.config.settings import Address, EndpointSpec
 from pdx_proxy.endpoints.endpoint import Endpoint, State
-from pdx_proxy.endpoints.events import Cause, EndpointEvent, HealthCheckRequest, Suspect
+from pdx_proxy.endpoints.events import Cause, EndpointEvent, HandoffEvent, HealthCheckRequest, Suspect
 from pdx_proxy.endpoints.snapshot import Snapshot
 from pdx_proxy.engines.leg import Leg
 from pdx_proxy.engines.observer import EndpointObserver
@@ -40,7 +40,7 @@ class Watched:
 
     def __init__(self) -> None:
         self.now = 100.0
-        self.events: list[EndpointEvent] = []
+        self.events: list[EndpointEvent | HandoffEvent] = []
         self.load = Load(lambda: self.now)
         self.observer = EndpointObserver(self.load, OutlierDetector(LIMIT), self.events.append)
 
