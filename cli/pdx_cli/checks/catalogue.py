@@ -32,7 +32,7 @@ from pdx_cli.checks.gateways import (
     unsplit_requests,
     unused_endpoints,
 )
-from pdx_cli.checks.transfer import failed_transfers, failed_verification, recomputed_prompts
+from pdx_cli.checks.transfer import failed_transfers, failed_verification, recomputed_prompts, suspended_pairs
 
 CHECKS: Final[tuple[Check, ...]] = (
     operator_behind,
@@ -53,6 +53,7 @@ CHECKS: Final[tuple[Check, ...]] = (
     changed_arguments,
     failed_verification,
     failed_transfers,
+    suspended_pairs,
     unused_endpoints,
     unhealthy_engines,
     silent_gateways,

@@ -8,7 +8,7 @@ from pdx_api.names import ConditionType, Role
 from pdx_api.verification import ADVICE, Broken, Cause, Verdict
 from pdx_api.verification import Finding as VerificationResult
 from pdx_api.vllm_metrics import PromptTokens
-from pdx_cli.checks.findings import Finding, Severity, wrong
+from pdx_cli.checks.findings import Finding, Severity, listed, wrong
 from pdx_cli.sources.figures import BURSTS
 from pdx_cli.sources.observation import Engine, Gateway, Observation
 from pdx_operator.observed import engine_log
@@ -115,6 +115,33 @@ def failed_verification(observation: Observation) -> Iterator[Finding]:
         more = f" (and in {others} other {'pair' if others == 1 else 'pairs'})" if others else ""
         sentence = f"Transfer probes fail: KV does not move from {prefill} to {decode}{more}: {seen}"
         yield wrong(cause, sentence, f"Likely: {ADVICE[cause]}.")
+
+
+def suspended_pairs(observation: Observation) -> Iterator[Finding]:
+    """Gateways split no request over some pairs, because no KV moves within them."""
+    pairs = {(p, d) for gateway in observation.gateways for p, d in (gateway.state or {}).get("suspendedPairs") or ()}
+    if not pairs:
+        return
+    whole = {d for _, d in pairs} - {d for gateway in observation.gateways for d in _partnered(gateway)}
+    (prefill, decode), others = min(pairs), len(pairs) - 1
+    more = f" (nor over {others} other {'pair' if others == 1 else 'pairs'})" if others else ""
+    ends = f", so every request for {listed(sorted(whole))} is served whole, by one engine" if whole else ""
+    yield wrong(
+        "SplittingSuspended",
+        f"No request is split over {prefill} and {decode}{more}, because KV does not move{ends}",
+        "Requests are answered, but slower. The causes are above. Splitting returns by itself when KV moves again.",
+    )
+
+
+def _partnered(gateway: Gateway) -> Iterator[str]:
+    """Yield the D's to which KV moves from some P of their revision, as far as is known."""
+    state = gateway.state or {}
+    ends, suspended = state.get("endpoints") or (), {(p, d) for p, d in state.get("suspendedPairs") or ()}
+    roles = {role: [e for e in ends if e.get("role") == role] for role in (Role.PREFILL, Role.DECODE)}
+    for d in roles[Role.DECODE]:
+        partners = [p for p in roles[Role.PREFILL] if p.get("revision") == d.get("revision")]
+        if any((p.get("name"), d.get("name")) not in suspended for p in partners):
+            yield str(d.get("name"))
 
 
 def broken_pairs(observation: Observation) -> Iterator[Broken]:

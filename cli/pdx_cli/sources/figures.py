@@ -15,6 +15,8 @@ from pdx_cli.sources.observation import Body
 QUANTILES: Final = (0.5, 0.9, 0.99)
 WARM: Final = "Warm"
 STALE_ROUNDS: Final = 2
+_SUSPENDED: Final = "suspended"
+"""The reason of `pdx_not_split_total` for requests that are served whole because KV does not move."""
 BURSTS: Final = ("burst", "sooner")
 """Reasons of `pdx_not_split_total` for requests that decode engines serve alone by the objectives."""
 NO_PAIR: Final = "there is no pair"
@@ -218,7 +220,8 @@ def _rates(before: Sample | None, now: Sample, seconds: float, of: Any) -> dict[
 
 def _bursts(state: Body) -> dict[str, int]:
     counts = state.get("notSplit") or {}
-    return {f"whole: {why}": counts[why] for why in BURSTS if why in counts}
+    found = {f"whole: {why}": counts[why] for why in BURSTS if why in counts}
+    return found | ({"whole: no KV": counts[_SUSPENDED]} if counts.get(_SUSPENDED) else {})
 
 
 def _problems(state: Body) -> dict[str, int]:

@@ -36,9 +36,12 @@ class Retry:
     at_prefill: bool = False
     """Whether a P, rather than a D, must serve the request."""
     failed: Pairing | None = None
-    """The pair of the hand-off that failed, perhaps because KV did not move; None if none did."""
-    free: bool = False
-    """Whether the next attempt takes nothing from the retry budget."""
+    """The pair of the hand-off that failed in the last attempt, perhaps because KV did not move; None if none did."""
+
+    @property
+    def free(self) -> bool:
+        """Whether the next attempt takes nothing from the retry budget: KV may not have moved."""
+        return self.whole and self.failed is not None
 
     def splits(self, divisible: bool) -> bool:
         """Whether the next attempt may split the request. The last one does not, unless D must never prefill."""
@@ -69,8 +72,7 @@ class Retry:
             avoid=self.avoid | {failure.endpoint.name},
             last=failure.cause,
             whole=self.whole or alone or (by_prefill and self.policy is PrefillFailure.LOCAL),
-            failed=failure.pair or self.failed,
-            free=alone,
+            failed=failure.pair,
         )
 
     def after_deaths(self, dead: frozenset[str], *, of_decode: bool) -> "Retry":
@@ -87,6 +89,5 @@ class Retry:
             dead=found,
             whole=True,
             failed=None,
-            free=False,
             at_prefill=of_decode,
         )

@@ -39,7 +39,27 @@ def recent(name: str, split: int, prompt: int, remote: int = 0, cached: int = 0)
     return Gateway(name, {**(served.state or {}), "arrivals": share})
 
 
+def suspended(*pairs: tuple[str, str]) -> Gateway:
+    """A gateway that splits no request over these pairs. It has two P's and two D's."""
+    ends = [endpoint(role, name=name) for role, names in NAMES.items() for name in names]
+    served = gateway(*ends)
+    return Gateway("qwen-gateway-1", {**(served.state or {}), "suspendedPairs": [list(pair) for pair in pairs]})
+
+
+NAMES = {Role.PREFILL: ("p1", "p2"), Role.DECODE: ("d1", "d2")}
 SETUPS: list[Any] = [
+    pytest.param(
+        {"gateways": (suspended(("p1", "d1"), ("p2", "d1")),)},
+        "SplittingSuspended",
+        ["over p1 and d1 (nor over 1 other pair)", "every request for d1 is served whole", "returns by itself"],
+        id="pairs of one D suspended",
+    ),
+    pytest.param(
+        {"gateways": (suspended(("p1", "d1")),)},
+        "SplittingSuspended",
+        ["No request is split over p1 and d1, because KV does not move", "Requests are answered"],
+        id="one pair suspended",
+    ),
     pytest.param(
         {"engines": (engine(Role.PREFILL), engine(Role.DECODE, log=BLOCKED_LOG))},
         "PortsBlocked",

@@ -68,4 +68,4 @@ def test_pairs_that_are_gone_or_have_restarted_are_forgotten() -> None:
     pairs.suspend(PAIR, PAIRS, 1.0)
     left = {("p0", 2, "d0", 1), ("p1", 1, "d0", 1)}
     pairs.advance(left, 1.1)
-    assert (pairs.suspended, pairs.watched) == (frozenset(), {("p1", 1, "d0", 1)})
+    assert found(pairs) == ({("p1", 1, "d0", 1)}, NONE)
