@@ -86,6 +86,8 @@ class Engines:
     """The engines of one campaign. Every change calls `on_change` with all pods."""
 
     order: Order
+    known: bool = False
+    """Whether their pods name how many requests they run at a time."""
     on_change: Callable[[Iterable[EndpointSpec]], None] = lambda _specs: None
     live: dict[str, SimEngine] = field(default_factory=dict)
     gone: list[SimEngine] = field(default_factory=list)
@@ -243,7 +245,8 @@ class Engines:
     def _spec_of(self, name: str) -> EndpointSpec:
         engine = self.live[name]
         address = Address("127.0.0.1", engine.port)
-        return EndpointSpec(address, engine.settings.role, order=self.order, pod=name, instance="1")
+        runs = engine.settings.max_running if self.known else 0
+        return EndpointSpec(address, engine.settings.role, order=self.order, pod=name, instance="1", sequences=runs)
 
     def _put(self, spec: EndpointSpec) -> None:
         self.specs[spec.pod] = spec
