@@ -131,7 +131,7 @@ class Report(frame.Report[Plan]):
 
 async def run(plan: Plan, log: Path) -> Report:
     """Block KV, and repair it under load."""
-    report, engines = Report(plan), Engines(plan.order, states_sequences=True)
+    report, engines = Report(plan), Engines(plan.order, known=True)
     settings = Settings(deadlines=replace(Settings().deadlines, handoff=plan.handoff))
     with TemporaryDirectory(prefix="pdx-store-") as store:
         for role, sim in each_role(_sim(plan, store), _ENGINES):

@@ -86,6 +86,8 @@ class Engines:
     """The engines of one campaign. Every change calls `on_change` with all pods."""
 
     order: Order
+    known: bool = False
+    """Whether their pods name how many requests they run at a time."""
     on_change: Callable[[Iterable[EndpointSpec]], None] = lambda _specs: None
     live: dict[str, SimEngine] = field(default_factory=dict)
     gone: list[SimEngine] = field(default_factory=list)
@@ -94,8 +96,6 @@ class Engines:
     """By the number of the client's request."""
     done: Counter[str] = field(default_factory=Counter)
     """Actions on engines, by name."""
-    states_sequences: bool = False
-    """Whether the gateway is given how many requests each engine runs."""
     _last_number: int = 0
     _busy: set[str] = field(default_factory=set)
 
@@ -253,7 +253,7 @@ class Engines:
             pod=name,
             instance="1",
             connector=settings.connector,
-            sequences=settings.max_running if self.states_sequences else 0,
+            sequences=settings.max_running if self.known else 0,
         )
 
     def _put(self, spec: EndpointSpec) -> None:

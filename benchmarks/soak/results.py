@@ -199,6 +199,26 @@ _COLUMNS: Final[Mapping[str, Mapping[str, Callable[[Line], Any]]]] = {
         "p99 of the second": lambda line: f"{line['p99']:.2f} s",
         "machine": _of("machine"),
     },
+    "returns": {
+        "date": _of("date"),
+        "order": _of("order"),
+        "streams": lambda line: f"{line['streams']} of {line['answer']:g} s",
+        "engines' minimum": lambda line: f"{line['minimum']:.0f} s",
+        "all served after": lambda line: f"{line['seconds']:.1f} s",
+        "refusals; longest `Retry-After`": lambda line: f"{line['sheds']}; {line['longest']} s",
+        "machine": _of("machine"),
+    },
+    "bursts": {
+        "date": _of("date"),
+        "order": _of("order"),
+        "streams": _of("streams"),
+        "limits": lambda line: "known" if line["known"] else "not known",
+        "TTFT p90 of the first, the third burst": lambda line: (
+            f"{statistics.median(line['first']):.2f} s, {statistics.median(line['third']):.2f} s"
+        ),
+        "median ratio": lambda line: f"{line['ratio']:.2f}",
+        "machine": _of("machine"),
+    },
     "hostile-engines": {
         "date": _of("date"),
         "order": _of("order"),

@@ -51,15 +51,17 @@ class Traffic:
     """The client that a proxy of the gateway reports; empty: the address is the client."""
     varies: float = 0.0
     """By which share answers are shorter or longer than `tokens`. Equal ones that begin together end together."""
+    streams: int = 2
+    """Each request with a number that this divides is a stream."""
     attempts: list[Attempt] = field(default_factory=list)
     _open: list[asyncio.Task[None]] = field(default_factory=list)
 
     async def send(self, *, returned: bool = False) -> Attempt:
-        """Send one request, half of them streams, and keep what came of it."""
+        """Send one request, and keep what came of it."""
         number = next(self.numbers)
         text = f"request {number} {self.prompt}"
         tokens = round(self.tokens * (1 + self.varies * (2 * (number * _GOLDEN % 1.0) - 1)))
-        request = ClientRequest(number, chat=False, stream=number % 2 == 0, prompt=text, tokens=tokens)
+        request = ClientRequest(number, chat=False, stream=number % self.streams == 0, prompt=text, tokens=tokens)
         began = time.monotonic()
         answer = await self._exchange(self.where[number % len(self.where)], request)
         ended = time.monotonic()

@@ -1,9 +1,11 @@
 """The engines' own load, from their metrics: for the limits of legs, and for the policy LeastLoad. Pure."""
 
+from collections.abc import Iterable
+
 from pdx_api.names import Role
 from pdx_proxy.balancing.engine_limits import EngineLimit, EngineSample, LimitEstimator, Work
 from pdx_proxy.balancing.load_reports import LoadReport, LoadReports
-from pdx_proxy.endpoints.endpoint import Start
+from pdx_proxy.endpoints.endpoint import Endpoint, Start
 from pdx_proxy.health.reports import Report, Round
 
 
@@ -27,6 +29,11 @@ class EngineLoads:
     def grow(self) -> bool:
         """Whether an engine may be able to run more."""
         return any(limit.grows for limit in self.reports.limits.values())
+
+    def lacks(self, endpoints: Iterable[Endpoint]) -> bool:
+        """Whether one of these is warm and has not been read yet."""
+        limits, silent = self.reports.limits, self.reports.silent
+        return any(e.warm and e.name not in limits and e.name not in silent for e in endpoints)
 
     def update(self, scraped: Round) -> bool:
         """Evaluate a round; return whether `reports` has changed for the workers."""

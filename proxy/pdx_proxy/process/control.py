@@ -65,7 +65,7 @@ class Control:
             self._snapshot,
             self._consume,
             self.endpoint_manager.set_models,
-            hurry=lambda: self._waiting() > 0 and self.loads.grow,
+            hurry=self._must_hurry,
         )
         self._quarantine = QuarantineKeeper(self._engines.clock, self._worker_report, self._publish_verdicts)
         self.prober = TransferProber(self._engines, self._snapshot, self._has_work, self.endpoint_manager.set_pairs)
@@ -148,6 +148,10 @@ class Control:
 
     def _waiting(self) -> int:
         return self._workers.waiting if self._workers is not None else 0
+
+    def _must_hurry(self) -> bool:
+        """Whether a further report soon lets an engine have more requests."""
+        return (self._waiting() > 0 and self.loads.grow) or self.loads.lacks(self._snapshot().everything)
 
     def _snapshot(self) -> Snapshot:
         return self.registry.snapshot

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import pytest
 
-from benchmarks.soak import blocked, capacity, crowd, impatience, neighbours, overload, sizes
+from benchmarks.soak import blocked, bursts, capacity, crowd, impatience, neighbours, overload, returns, sizes
 from benchmarks.soak.frame import Report
 from benchmarks.soak.results import print_line, record
 from pdx_api.names import Order
@@ -18,6 +18,8 @@ RUN: Final[Mapping[str, Callable[[Any, Path], Awaitable[Report[Any]]]]] = {
     "sizes": sizes.run,
     "crowd": crowd.run,
     "neighbours": neighbours.run,
+    "returns": returns.run,
+    "bursts": bursts.run,
 }
 SHORT: Final[Mapping[str, Any]] = {
     "overload": overload.Plan(Order.PREFILL_FIRST, 6.0, keeps=0.7),
@@ -31,6 +33,8 @@ SHORT: Final[Mapping[str, Any]] = {
     "sizes": sizes.SHORT,
     "crowd": crowd.SHORT,
     "neighbours": neighbours.SHORT,
+    "returns": returns.SHORT,
+    "bursts": bursts.SHORT,
 }
 """Shorter phases vary more, and the machine may be busy."""
 LONG: Final[Mapping[str, Sequence[Any]]] = {
@@ -40,6 +44,8 @@ LONG: Final[Mapping[str, Sequence[Any]]] = {
     "sizes": [sizes.Plan(order, gateways) for order in Order for gateways in (1, 2)],
     "crowd": [crowd.Plan()],
     "neighbours": [neighbours.Plan(order) for order in Order],
+    "returns": [returns.Plan(Order.PREFILL_FIRST, streams) for streams in (16, 64, 256)],
+    "bursts": [bursts.Plan(Order.PREFILL_FIRST, n, known) for known in (True, False) for n in (64, 256, 512)],
 }
 SOAK: Final = [pytest.mark.soak, pytest.mark.timeout(1800)]
 
