@@ -9,9 +9,10 @@ from pdx_proxy.engines.upstreams import Engines
 from pdx_proxy.http.downstream.exchange import Exchange, connection_header, own_lines
 from pdx_proxy.http.messages import answer_head
 from pdx_proxy.http.upstream.answer import Answer
-from pdx_proxy.http.upstream.failures import DeadlineExceeded, EngineFailure, LostConnection, RequestExpired
+from pdx_proxy.http.upstream.failures import DeadlineExceeded, EndedEarly, EngineFailure, LostConnection, RequestExpired
+from pdx_proxy.payload.apis import APIS
 from pdx_proxy.serving.silence import await_end
-from pdx_proxy.serving.stream_end import Break, break_of, stream_end
+from pdx_proxy.serving.stream_end import Break, break_of, is_whole, stream_end
 from pdx_proxy.telemetry.counters import Counters
 from pdx_proxy.telemetry.trace_context import Trace
 
@@ -65,7 +66,7 @@ async def relay(
         if answer.framed:
             framing.update(UNBUFFERED)
         exchange.write(answer_head(answer.status, answer.headers, framing, own_lines(exchange)) + body)
-        return None
+        return _check_end(exchange, leg, body)
     head, raw = _open_head(exchange, answer, headers)
     exchange.write(head + leg.relay(exchange if trace is None else TailSink(exchange, trace), raw=raw))
     exchange.bind_upstream(leg)
@@ -83,7 +84,17 @@ async def relay(
         counters.chunks += leg.relayed_chunks
         exchange.bind_upstream(None)
         leg.resume()  # the next exchange on its connection has another client
-    return None
+    return _check_end(exchange, leg, leg.last_chunk)
+
+
+def _check_end(exchange: Exchange, leg: Leg, tail: bytes) -> EndedEarly | None:
+    """Return the failure of a stream that has ended without the end of its protocol."""
+    answer = leg.answer
+    if not (answer.framed or answer.is_event_stream) or answer.status != 200 or answer.refused:
+        return None
+    if exchange.path not in APIS or is_whole(exchange.path, tail):
+        return None
+    return EndedEarly(leg.endpoint.name, "the stream ended before its last event")
 
 
 def _open_head(exchange: Exchange, answer: Answer, headers: Mapping[str, str]) -> tuple[bytes, bool]:
