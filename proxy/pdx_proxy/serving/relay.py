@@ -74,10 +74,10 @@ async def relay(
     try:
         await (leg.relayed(idle) if engines is None else await_end(engines, leg, idle))
     except (LostConnection, DeadlineExceeded, RequestExpired) as failure:
-        _cut(exchange, leg.last_chunk if raw and answer.framed else b"", break_of(failure))
+        _cut(exchange, leg, raw, break_of(failure))
         return failure
     except asyncio.CancelledError:  # the client has left, and no write reaches it; or the gateway shuts down
-        _cut(exchange, leg.last_chunk if raw and answer.framed else b"", _SHUT_DOWN)
+        _cut(exchange, leg, raw, _SHUT_DOWN)
         raise
     finally:
         counters.relays.discard(leg)
@@ -110,19 +110,23 @@ def _open_head(exchange: Exchange, answer: Answer, headers: Mapping[str, str]) -
     return answer_head(answer.status, answer.headers, framing, own_lines(exchange)), raw
 
 
-def _cut(exchange: Exchange, last_chunk: bytes, broken: Break) -> None:
-    """End a broken answer: with an error event if the stream ends with a whole event, else by cutting the connection.
+def _cut(exchange: Exchange, leg: Leg, raw: bool, broken: Break) -> None:
+    """End a broken answer: with an error event if the stream ends with a whole event, else with the connection.
 
-    `last_chunk` is the piece of a chunked stream that was written last. The client never receives an end that looks
-    like a proper one. After an error event the connection stays open: clients often repeat the request at once, and a
-    closing connection would fail that. Only after lines that end in CR LF it is closed: should the error have been
-    written into a chunk, its client sees an end that is too early.
+    The client never receives an end that looks like a proper one. An answer that is framed (`raw`) is visibly
+    incomplete when its connection ends, and the client gets all that was sent; else only a reset shows the loss. After
+    an error event the connection stays open: clients often repeat the request at once, and a closing connection would
+    fail that. Only after lines that end in CR LF it is closed: should the error have been written into a chunk, its
+    client sees an end that is too early.
     """
+    last_chunk = leg.last_chunk if raw and leg.answer.framed else b""
     if last_chunk.endswith(_EVENT_END):
         _end_stream(exchange, last_chunk, broken)
     elif last_chunk.endswith(_EVENT_END_CRLF):
         exchange.close_after()
         _end_stream(exchange, last_chunk, broken)
+    elif raw:
+        exchange.break_off()
     else:
         exchange.abort()
 

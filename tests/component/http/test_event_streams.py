@@ -182,6 +182,26 @@ async def test_a_5xx_that_is_not_json_keeps_its_status(
     assert "\x1b" not in line
 
 
+HALF = chunk(TOKEN)[:-9]
+
+
+@pytest.mark.parametrize("path", [COMPLETIONS, f"{COMPLETIONS}?x=1"], ids=["fast", "fallback"])
+@pytest.mark.parametrize("tokens", [1, 40_000])
+async def test_a_slow_reader_gets_all_of_a_stream_that_breaks(tokens: int, path: str, world: World) -> None:
+    """The missing last chunk shows that the answer is incomplete, and a reset would lose what has not been read."""
+    async with scripted(world, Script(STREAM + chunk(TOKEN) * tokens + HALF, closes=True)):
+        reader, writer = await world.raw({"prompt": "x", "stream": True, "scripted": True}, path)
+        await reader.readuntil(b"\r\n\r\n")
+        received = 0
+        await asyncio.sleep(0.3)
+        while data := await reader.read(20_000):
+            received, last = received + len(data), data
+        assert received == len(chunk(TOKEN)) * tokens + len(HALF)
+        assert last.endswith(HALF[-5:])
+        writer.close()
+        assert await world.outcomes() == {"broken": 1}
+
+
 LONG = b"x" * (1200 << 10)
 FAILED = b"HTTP/1.1 500 E\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n"
 ENDLESS = {
