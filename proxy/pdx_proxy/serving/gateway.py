@@ -148,6 +148,7 @@ class Gateway:
                 self._serving.counters,
                 timeline.trace,
                 engines if result.may_be_silent else None,
+                result.hits,
             )
         except asyncio.CancelledError:
             self._attempts.left(result, exchange, permit)

@@ -6,13 +6,17 @@ from typing import Final
 
 from pdx_proxy.engines.leg import Leg
 from pdx_proxy.engines.upstreams import Engines
+from pdx_proxy.handoff.request import CacheHits
 from pdx_proxy.http.downstream.exchange import Exchange, connection_header, own_lines
 from pdx_proxy.http.messages import answer_head
 from pdx_proxy.http.upstream.answer import Answer
+from pdx_proxy.http.upstream.connection import Sink
 from pdx_proxy.http.upstream.failures import DeadlineExceeded, EndedEarly, EngineFailure, LostConnection, RequestExpired
 from pdx_proxy.payload.apis import APIS
+from pdx_proxy.payload.cache_hits import UNKNOWN, with_hits
 from pdx_proxy.serving.silence import await_end
 from pdx_proxy.serving.stream_end import Break, break_of, is_whole, stream_end
+from pdx_proxy.serving.usage_sink import UsageSink
 from pdx_proxy.telemetry.counters import Counters
 from pdx_proxy.telemetry.trace_context import Trace
 
@@ -50,6 +54,7 @@ async def relay(
     counters: Counters,
     trace: Trace | None = None,
     engines: Engines | None = None,
+    hits: CacheHits | None = None,
 ) -> EngineFailure | RequestExpired | None:
     """Relay the answer, with `headers` added to its head. Return the failure that broke it, or None.
 
@@ -60,6 +65,8 @@ async def relay(
     counters.chunks += 1
     if answer.complete:
         body = answer.body
+        if hits is not None and hits.tokens != UNKNOWN and answer.status == 200:
+            body = with_hits(exchange.path, body, hits.tokens)
         if trace is not None:
             trace.tail = body[-_TAIL_BYTES:]
         framing = {"content-length": str(len(body)), **connection_header(exchange), **headers}
@@ -68,12 +75,19 @@ async def relay(
         exchange.write(answer_head(answer.status, answer.headers, framing, own_lines(exchange)) + body)
         return _check_end(exchange, leg, body)
     head, raw = _open_head(exchange, answer, headers)
-    exchange.write(head + leg.relay(exchange if trace is None else TailSink(exchange, trace), raw=raw))
+    sink: Sink = exchange if trace is None else TailSink(exchange, trace)
+    usage = None if hits is None or not answer.framed else UsageSink(sink, hits, exchange.path, raw=raw)
+    begin = leg.relay(sink if usage is None else usage, raw=raw)
+    exchange.write(head + (begin if usage is None else usage.change(begin)))
     exchange.bind_upstream(leg)
     counters.relays.add(leg)
     try:
         await (leg.relayed(idle) if engines is None else await_end(engines, leg, idle))
+        if usage is not None:
+            usage.flush()
     except (LostConnection, DeadlineExceeded, RequestExpired) as failure:
+        if usage is not None:
+            usage.flush()
         _cut(exchange, leg, raw, break_of(failure))
         return failure
     except asyncio.CancelledError:  # the client has left, and no write reaches it; or the gateway shuts down
