@@ -14,7 +14,7 @@ from pdx_proxy.engines.bootstrap import query_identity
 from pdx_proxy.engines.transfer_params import NO_PARAMS, handed_over, identity_of, transfer_params
 from pdx_proxy.engines.upstreams import Engines
 from pdx_proxy.http.routes import MODELS
-from pdx_proxy.http.upstream.answer import Answer
+from pdx_proxy.http.upstream.answer import Answer, one_line
 from pdx_proxy.http.upstream.failures import BadAnswer, DeadlineExceeded, EngineFailure, Reason
 from pdx_proxy.payload.body import body_of, prefill_body
 
@@ -33,8 +33,8 @@ _PAGE_BYTES: Final = 2 * 1024 * 1024
 """The largest page of models, with adapters."""
 _SMALL_BYTES: Final = 64 * 1024
 """The largest other page."""
-_TEXT: Final = 160
-"""Characters of an engine's own text about a failure."""
+_TEXT: Final = 640
+"""Characters of an engine's own text about a failure that are searched."""
 _UNIQUE: Final = re.compile(r"\b[\w-]*[0-9a-f]{8}[\w-]*")
 """Ids of requests and addresses in memory."""
 
@@ -219,13 +219,11 @@ def error_text(body: bytes) -> str:
     """Return the engine's own text about a failure: the message of its JSON, else the start of the body.
 
     IDs and addresses differ with each request, and the text goes into the object's status: an ellipsis replaces them.
-    Control characters become question marks: terminals obey them.
     """
     try:
         found = msgspec.json.decode(body)
         error = found.get("error", found)
-        text = str(error["message"] if isinstance(error, dict) else error)[: 4 * _TEXT]
+        text = str(error["message"] if isinstance(error, dict) else error)[:_TEXT]
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, AttributeError, KeyError):
-        text = body[: 4 * _TEXT].decode(errors="replace")
-    line = "".join(c if c.isprintable() else "?" for c in " ".join(_UNIQUE.sub("…", text).split()))
-    return line if len(line) <= _TEXT else f"{line[: _TEXT - 1]}…"
+        text = body[:_TEXT].decode(errors="replace")
+    return one_line(_UNIQUE.sub("…", text))

@@ -43,7 +43,8 @@ def transfer_params(endpoint: Endpoint, answer: Answer, api: API = COMPLETIONS_A
     if 400 <= answer.status < 500:
         raise LegRefused
     if answer.status != 200:
-        raise BadAnswer(endpoint.name, f"status {answer.status}", Reason.STATUS, answer.status, answer.document)
+        detail, body = f"status {answer.status}", answer.document
+        raise BadAnswer(endpoint.name, detail, Reason.STATUS, answer.status, body, answer.text)
     body, nested = answer.body, False
     try:
         try:

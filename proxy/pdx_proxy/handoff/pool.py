@@ -9,7 +9,7 @@ from pdx_api.connectors.families import Pool
 from pdx_proxy.balancing.load import Room
 from pdx_proxy.engines.transfer_params import LegRefused
 from pdx_proxy.handoff.prefill_first_legs import PrefillFirstLegs
-from pdx_proxy.handoff.request import Handoff, Request
+from pdx_proxy.handoff.request import CacheHits, Handoff, Request
 from pdx_proxy.handoff.settlements import Settlements
 from pdx_proxy.http.upstream.failures import EngineFailure
 
@@ -24,6 +24,8 @@ async def hand_off(settlements: Settlements, room: Room, request: Request) -> Ha
     assert isinstance(family, Pool), "P and D share a pool"
     try:
         await legs.finish_prefill(None)
+        hits = CacheHits()
+        hits.read(request.path, legs.prefill_answer)
         finished = engines.clock()
         if family.saved_after:
             await asyncio.sleep(family.saved_after)
@@ -38,4 +40,4 @@ async def hand_off(settlements: Settlements, room: Room, request: Request) -> Ha
         legs.abandon()
         raise
     request.timeline.handoff = engines.clock() - finished
-    return Handoff(legs.decode_leg, legs.prefill_leg.endpoint)
+    return Handoff(legs.decode_leg, legs.prefill_leg.endpoint, hits)

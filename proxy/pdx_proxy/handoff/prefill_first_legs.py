@@ -38,6 +38,7 @@ _FINISHED: Final = Prefill.FINISHED
 _DECODE_NOT_SENT: Final = Decode.NOT_SENT
 _OPEN: Final = Decode.OPEN
 """Plain names of members that every request uses: the lookup of a member in its class costs as much as a call."""
+NO_ANSWER: Final = Answer()
 _LATE_ANSWER_SECONDS: Final = 1.0
 """How long to wait for an answer that was on its way when the client left."""
 
@@ -53,6 +54,7 @@ class PrefillFirstLegs(Legs):
         "_releaser",
         "_settlements",
         "decode_leg",
+        "prefill_answer",
         "prefill_leg",
         "request",
     )
@@ -66,6 +68,8 @@ class PrefillFirstLegs(Legs):
         self.decode_leg = settlements.serving.decode_leg(room.take_decode(), request)
         self._prefill = _PREFILL_NOT_SENT
         self._decode = _DECODE_NOT_SENT
+        self.prefill_answer = NO_ANSWER
+        """P's whole answer, once P has finished."""
         self._params: KVParams | Raw | None = None
         """P's parameters for D; None: P keeps nothing for a D."""
         self._releaser = self.decode_leg.endpoint
@@ -85,6 +89,7 @@ class PrefillFirstLegs(Legs):
             record = serving.send_prefill(leg, request, body, engines.new_id())
             answer = await leg.whole(engines.deadlines.prefill)
             answered = params_to_relay(leg.endpoint, answer, request.body.api)
+            self.prefill_answer = answer
         finally:
             load.end_prefill(decode)
         leg.end()  # P has room for another request, although its blocks are pinned until D has read them

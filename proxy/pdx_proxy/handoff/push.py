@@ -37,4 +37,4 @@ async def hand_off(settlements: Settlements, room: Room, request: Request) -> Ha
         raise LegRefused
     legs.succeed()
     request.timeline.handoff = engines.clock() - began
-    return Handoff(legs.decode_leg, legs.prefill.leg.endpoint)
+    return Handoff(legs.decode_leg, legs.prefill.leg.endpoint, legs.prefill.hits)

@@ -17,6 +17,7 @@ from pdx_proxy.engines.leg import Leg
 from pdx_proxy.engines.transfer_params import LegRefused, PrefillStopped, handed_over, identity_of
 from pdx_proxy.handoff.failures import FULL, PrefillEnded, has_answered
 from pdx_proxy.handoff.handoff_watch import HandoffWatch
+from pdx_proxy.handoff.request import CacheHits
 from pdx_proxy.handoff.settle import Ask, Free
 from pdx_proxy.handoff.settlements import LastStep, Legs
 from pdx_proxy.handoff.situation import Decode, Prefill, Situation, kind_of, prefill_after
@@ -56,7 +57,7 @@ _DONE: Final = _KV.DONE
 class PushPrefill:
     """P's side of one push."""
 
-    __slots__ = ("_concluded", "_decode_leg", "_kv", "_transfer", "_watch", "failure", "leg", "task")
+    __slots__ = ("_concluded", "_decode_leg", "_kv", "_transfer", "_watch", "failure", "hits", "leg", "task")
 
     def __init__(self, transfer: Transfer, slot: Slot, decode_leg: Leg) -> None:
         self._transfer = transfer
@@ -70,6 +71,8 @@ class PushPrefill:
         """Whether D no longer needs P. P's leg is then not sent again."""
         self._kv = _NONE
         self._watch = HandoffWatch(transfer, decode_leg)
+        self.hits = CacheHits()
+        """What P has found in its cache, once it has finished."""
 
     @property
     def state(self) -> Prefill:
@@ -209,6 +212,7 @@ class PushPrefill:
             answer = await leg.whole(serving.engines.deadlines.prefill)
             params = handed_over(prefill, family, answer, request.body.api)
             record.ended = serving.engines.clock()
+            self.hits.read(request.path, answer)
             self._watch.answered(leg.connection)
         except PrefillStopped:
             raise

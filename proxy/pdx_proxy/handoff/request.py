@@ -7,7 +7,9 @@ from pdx_proxy.admission.permit import Permit
 from pdx_proxy.endpoints.endpoint import Endpoint
 from pdx_proxy.endpoints.snapshot import Snapshot
 from pdx_proxy.engines.leg import Leg
+from pdx_proxy.http.upstream.answer import Answer
 from pdx_proxy.payload.body import Body, LegBody
+from pdx_proxy.payload.cache_hits import UNKNOWN, hits_of
 from pdx_proxy.payload.decisions import RESPONSES
 from pdx_proxy.telemetry.timeline import Timeline
 
@@ -99,14 +101,29 @@ class Request:
         self.deadline += waited
 
 
+class CacheHits:
+    """How many tokens of a prompt P found in its cache. P may report it while D answers."""
+
+    __slots__ = ("tokens",)
+
+    def __init__(self) -> None:
+        self.tokens = UNKNOWN
+
+    def read(self, path: str, answer: Answer) -> None:
+        """Read P's whole answer."""
+        self.tokens = hits_of(path, answer.body)
+
+
 class Handoff:
     """D's open answer. `prefill` is its P; None if D serves the request whole. Its owner must end the leg."""
 
-    __slots__ = ("body", "decode", "may_be_silent", "prefill")
+    __slots__ = ("body", "decode", "hits", "may_be_silent", "prefill")
 
-    def __init__(self, decode: Leg, prefill: Endpoint | None = None) -> None:
+    def __init__(self, decode: Leg, prefill: Endpoint | None = None, hits: CacheHits | None = None) -> None:
         self.decode = decode
         self.prefill = prefill
+        self.hits = hits
+        """The hits that D's usage must have; None: it has the right ones."""
         self.body: tuple[LegBody, LegBody] | int = 0
         """What identifies the request's body while its answer is relayed, because the engine may still die of it.
 

@@ -62,7 +62,8 @@ def is_open(endpoint: str, answer: Answer, path: str = "", sent: int = 0) -> boo
     `sent`: bytes of the request's body.
 
     vLLM answers 200 before the KV has arrived: a failed load is an error event at the head of the stream. An engine
-    that shuts down answers 200 with the finish reason "abort", or with what stands for it at `path`.
+    that shuts down answers 200 with the finish reason "abort", or with what stands for it at `path`. An answer that is
+    complete and shows nothing has failed, too.
 
     False with `answer.unread`: call it again after other work.
     """
@@ -72,13 +73,21 @@ def is_open(endpoint: str, answer: Answer, path: str = "", sent: int = 0) -> boo
         if not answer.complete and answer.size <= _BUFFERED_BYTES:
             return False
         body = answer.document if answer.complete else b""
-        raise BadAnswer(endpoint, f"status {answer.status}", Reason.STATUS, answer.status, body)
+        raise BadAnswer(endpoint, f"status {answer.status}", Reason.STATUS, answer.status, body, answer.text)
     if answer.status != 200:  # the caller may need the whole error object
         return answer.complete or answer.size > _BUFFERED_BYTES
     if answer.framed or answer.is_event_stream:
-        return _is_stream_open(endpoint, answer) or (answer.complete and not answer.unread) or _exceeds(answer, sent)
+        if _is_stream_open(endpoint, answer) or _exceeds(answer, sent):
+            return True
+        if not answer.complete or answer.unread:
+            return False
+        if answer.content[answer.event_begin :].isspace() or answer.event_begin == answer.size:
+            raise BadAnswer(endpoint, "a stream that ended without an event", Reason.LOST, 502, b"")
+        return True
     if not answer.complete:
         return answer.size > _BUFFERED_BYTES
+    if not answer.size:
+        raise BadAnswer(endpoint, "an empty answer", Reason.LOST, 502, b"")
     if _is_aborted(path, answer.content):
         raise BadAnswer(endpoint, "aborted by the engine", Reason.ABORT, 503, b"")
     return True

@@ -38,6 +38,10 @@ def answer_unavailable(
     elif isinstance(last, BadAnswer) and last.body and last.status >= 500:
         timeline.status = last.status
         answer(exchange, last.status, last.body, headers)
+    elif isinstance(last, BadAnswer) and last.text and last.status >= 500:  # the text may be none for clients
+        timeline.status = last.status
+        message = f"An engine answered {last.status}, without an error that the API describes."
+        answer(exchange, last.status, error_body(last.status, message, "InternalServerError", path=path), headers)
     elif last is None:
         answer(exchange, 503, unavailable_body("No engine is ready.", path), headers)
     else:

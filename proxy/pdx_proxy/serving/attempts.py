@@ -236,6 +236,8 @@ class Attempts:
         cause, timeline = failure.cause, request.timeline
         self._serving.counters.retried(cause.reason)
         timeline.failures.append(cause.reason.value)
+        if isinstance(cause, BadAnswer) and cause.text:
+            timeline.engine_text = cause.text
         timeline.end_attempt(failure.endpoint.name, cause.reason.value, self._engines.clock())
         if retry.left and failure.begun and not retry.free and not self._serving.may_retry():
             return replace(retry, left=0)

@@ -12,7 +12,7 @@ from pdx_proxy.handoff.settlements import Settlements
 from pdx_proxy.http.cors import CORSPolicy
 from pdx_proxy.http.downstream.exchange import Exchange, own_headers
 from pdx_proxy.http.routes import ROUTES, Kind
-from pdx_proxy.http.upstream.failures import DeadlineExceeded, EngineFailure, LostConnection, RequestExpired
+from pdx_proxy.http.upstream.failures import DeadlineExceeded, EndedEarly, EngineFailure, LostConnection, RequestExpired
 from pdx_proxy.serving.answers import answer_error, answer_unavailable
 from pdx_proxy.serving.attempts import Attempts, Unserved
 from pdx_proxy.serving.isolation import Isolation
@@ -149,6 +149,7 @@ class Gateway:
                 self._serving.counters,
                 timeline.trace,
                 engines if result.may_be_silent else None,
+                result.hits,
             )
         except asyncio.CancelledError:
             self._attempts.left(result, exchange, permit)
@@ -178,6 +179,8 @@ class Gateway:
         """The outcome of an answer that broke. Its engine is probed, unless only the request has expired."""
         if isinstance(failure, RequestExpired):
             return Outcome.EXPIRED
+        if isinstance(failure, EndedEarly):
+            return Outcome.BROKEN
         self._serving.engines.observer.suspect(handoff.decode.endpoint, failure)
         return Outcome.IDLE if isinstance(failure, DeadlineExceeded) else Outcome.BROKEN
 

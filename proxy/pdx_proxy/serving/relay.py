@@ -6,12 +6,17 @@ from typing import Final
 
 from pdx_proxy.engines.leg import Leg
 from pdx_proxy.engines.upstreams import Engines
+from pdx_proxy.handoff.request import CacheHits
 from pdx_proxy.http.downstream.exchange import Exchange, connection_header, own_lines
 from pdx_proxy.http.messages import answer_head
 from pdx_proxy.http.upstream.answer import Answer
-from pdx_proxy.http.upstream.failures import DeadlineExceeded, EngineFailure, LostConnection, RequestExpired
+from pdx_proxy.http.upstream.connection import Sink
+from pdx_proxy.http.upstream.failures import DeadlineExceeded, EndedEarly, EngineFailure, LostConnection, RequestExpired
+from pdx_proxy.payload.apis import APIS
+from pdx_proxy.payload.cache_hits import UNKNOWN, with_hits
 from pdx_proxy.serving.silence import await_end
-from pdx_proxy.serving.stream_end import Break, break_of, stream_end
+from pdx_proxy.serving.stream_end import Break, break_of, is_whole, stream_end
+from pdx_proxy.serving.usage_sink import UsageSink
 from pdx_proxy.telemetry.counters import Counters
 from pdx_proxy.telemetry.trace_context import Trace
 
@@ -49,6 +54,7 @@ async def relay(
     counters: Counters,
     trace: Trace | None = None,
     engines: Engines | None = None,
+    hits: CacheHits | None = None,
 ) -> EngineFailure | RequestExpired | None:
     """Relay the answer, with `headers` added to its head. Return the failure that broke it, or None.
 
@@ -59,31 +65,50 @@ async def relay(
     counters.chunks += 1
     if answer.complete:
         body = answer.body
+        if hits is not None and hits.tokens != UNKNOWN and answer.status == 200:
+            body = with_hits(exchange.path, body, hits.tokens)
         if trace is not None:
             trace.tail = body[-_TAIL_BYTES:]
         framing = {"content-length": str(len(body)), **connection_header(exchange), **headers}
         if answer.framed:
             framing.update(UNBUFFERED)
         exchange.write(answer_head(answer.status, answer.headers, framing, own_lines(exchange)) + body)
-        return None
+        return _check_end(exchange, leg, body)
     head, raw = _open_head(exchange, answer, headers)
-    exchange.write(head + leg.relay(exchange if trace is None else TailSink(exchange, trace), raw=raw))
+    sink: Sink = exchange if trace is None else TailSink(exchange, trace)
+    usage = None if hits is None or not answer.framed else UsageSink(sink, hits, exchange.path, raw=raw)
+    begin = leg.relay(sink if usage is None else usage, raw=raw)
+    exchange.write(head + (begin if usage is None else usage.change(begin)))
     exchange.bind_upstream(leg)
     counters.relays.add(leg)
     try:
         await (leg.relayed(idle) if engines is None else await_end(engines, leg, idle))
+        if usage is not None:
+            usage.flush()
     except (LostConnection, DeadlineExceeded, RequestExpired) as failure:
-        _cut(exchange, leg.last_chunk if raw and answer.framed else b"", break_of(failure))
+        if usage is not None:
+            usage.flush()
+        _cut(exchange, leg, raw, break_of(failure))
         return failure
     except asyncio.CancelledError:  # the client has left, and no write reaches it; or the gateway shuts down
-        _cut(exchange, leg.last_chunk if raw and answer.framed else b"", _SHUT_DOWN)
+        _cut(exchange, leg, raw, _SHUT_DOWN)
         raise
     finally:
         counters.relays.discard(leg)
         counters.chunks += leg.relayed_chunks
         exchange.bind_upstream(None)
         leg.resume()  # the next exchange on its connection has another client
-    return None
+    return _check_end(exchange, leg, leg.last_chunk)
+
+
+def _check_end(exchange: Exchange, leg: Leg, tail: bytes) -> EndedEarly | None:
+    """Return the failure of a stream that has ended without the end of its protocol."""
+    answer = leg.answer
+    if not (answer.framed or answer.is_event_stream) or answer.status != 200 or answer.refused:
+        return None
+    if exchange.path not in APIS or is_whole(exchange.path, tail):
+        return None
+    return EndedEarly(leg.endpoint.name, "the stream ended before its last event")
 
 
 def _open_head(exchange: Exchange, answer: Answer, headers: Mapping[str, str]) -> tuple[bytes, bool]:
@@ -99,19 +124,23 @@ def _open_head(exchange: Exchange, answer: Answer, headers: Mapping[str, str]) -
     return answer_head(answer.status, answer.headers, framing, own_lines(exchange)), raw
 
 
-def _cut(exchange: Exchange, last_chunk: bytes, broken: Break) -> None:
-    """End a broken answer: with an error event if the stream ends with a whole event, else by cutting the connection.
+def _cut(exchange: Exchange, leg: Leg, raw: bool, broken: Break) -> None:
+    """End a broken answer: with an error event if the stream ends with a whole event, else with the connection.
 
-    `last_chunk` is the piece of a chunked stream that was written last. The client never receives an end that looks
-    like a proper one. After an error event the connection stays open: clients often repeat the request at once, and a
-    closing connection would fail that. Only after lines that end in CR LF it is closed: should the error have been
-    written into a chunk, its client sees an end that is too early.
+    The client never receives an end that looks like a proper one. An answer that is framed (`raw`) is visibly
+    incomplete when its connection ends, and the client gets all that was sent; else only a reset shows the loss. After
+    an error event the connection stays open: clients often repeat the request at once, and a closing connection would
+    fail that. Only after lines that end in CR LF it is closed: should the error have been written into a chunk, its
+    client sees an end that is too early.
     """
+    last_chunk = leg.last_chunk if raw and leg.answer.framed else b""
     if last_chunk.endswith(_EVENT_END):
         _end_stream(exchange, last_chunk, broken)
     elif last_chunk.endswith(_EVENT_END_CRLF):
         exchange.close_after()
         _end_stream(exchange, last_chunk, broken)
+    elif raw:
+        exchange.break_off()
     else:
         exchange.abort()
 

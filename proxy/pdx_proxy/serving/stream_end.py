@@ -1,5 +1,6 @@
 """The events that end a broken stream, in the shape of its API. Pure."""
 
+import re
 from typing import Final
 
 import orjson
@@ -10,6 +11,10 @@ from pdx_proxy.payload.decisions import MESSAGES, RESPONSES
 
 _MAX_MESSAGE: Final = 1000
 """Characters of a body that is no error of vLLM, in the message of an event."""
+_EVENT: Final = b"\nevent: "
+_LAST_EVENTS: Final = (b"message_stop", b"response.completed", b"response.incomplete", b"response.failed", b"error")
+_FRAMING: Final = re.compile(rb"\r\n[0-9A-Fa-f]+\r\n")
+"""Between two chunks."""
 _NUMBER: Final = b'"sequence_number":'
 _MOST_DIGITS: Final = 15
 """Of a number of an event. Clients read a longer one as a float."""
@@ -39,6 +44,25 @@ def break_of(failure: EngineFailure | RequestExpired) -> Break:
     if isinstance(failure, DeadlineExceeded):
         return Break(504, "The engine went silent while it answered.", "GatewayTimeoutError")
     return Break(500, "The engine was lost while it answered.", "InternalServerError")
+
+
+def is_whole(path: str, tail: bytes) -> bool:
+    """Whether a stream on this path that ends with `tail` has the end of its protocol: its last event, or an error.
+
+    `tail` may have the framing of chunks, which may begin anywhere in an event.
+    """
+    return _has_last(path, tail) or _has_last(path, _FRAMING.sub(b"", tail))
+
+
+def _has_last(path: str, tail: bytes) -> bool:
+    """The same for a tail with its last event in one piece. If only its end is there, a response counts as whole:
+    its last event repeats all of it."""
+    if tail.find(b"[DONE]") >= 0:
+        return True
+    if path in (MESSAGES, RESPONSES):
+        begin = (b"\n" + tail).rfind(_EVENT)
+        return tail.startswith(_LAST_EVENTS, begin + len(_EVENT) - 1) if begin >= 0 else path == RESPONSES
+    return tail.find(b'"error"') >= 0
 
 
 def stream_end(path: str, last_chunk: bytes, broken: Break) -> bytes:

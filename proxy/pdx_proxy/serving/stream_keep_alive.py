@@ -160,6 +160,12 @@ class StreamKeepAlive:
         self._answered = True
         self._exchange.abort()
 
+    def break_off(self) -> None:
+        """See Exchange."""
+        self.stop()
+        self._answered = True
+        self._exchange.break_off()
+
 
 def as_stream(path: str, data: bytes, *, chunked: bool) -> bytes | None:
     """Return the bytes that continue a committed stream, for an answer that begins with `data`; None: it cannot.

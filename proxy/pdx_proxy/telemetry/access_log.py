@@ -127,5 +127,6 @@ def describe(
         "client_id": _NOT_PLAIN.sub("?", client_id[:_MAX_CLIENT_ID]) or "-",
         **{f"{phase}_seconds": round(time, 4) for phase, time in times.items() if time != NEVER},
         "failures": list(timeline.failures),
+        **({"engine_text": timeline.engine_text} if timeline.engine_text else {}),
         "legs": legs,
     }

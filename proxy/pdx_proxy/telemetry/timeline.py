@@ -50,6 +50,7 @@ class Timeline:
 
     __slots__ = (
         "attempt",
+        "engine_text",
         "exported",
         "failures",
         "first",
@@ -94,6 +95,8 @@ class Timeline:
         """The number of the attempt under way."""
         self.failures: list[str] = []
         """Why attempts failed, by the label of the metric."""
+        self.engine_text = ""
+        """What the last 5xx of an engine says that is not JSON."""
         self.trace: Trace | None = None
         """Its trace; None while nothing is exported."""
         self.settlements: list[SettlementRecord] | None = None

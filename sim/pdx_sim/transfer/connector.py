@@ -161,7 +161,7 @@ class Station(EngineState):
             "remote_num_tokens": len(seq.prompt),
             "remote_blocks_expiry_time": None,
             "transfer_mode": self.settings.mode.value,
-            "remote_prefill_cached_tokens": 0,
+            "remote_prefill_cached_tokens": seq.found,
         }
 
 

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from pdx_api.logs import TextFormatter
 from pdx_api.names import Order
 from tests.component.harness import Reply, World
 from tests.component.http.scripted import DONE, LAST, STREAM, TOKEN, Script, chunk, scripted
@@ -101,6 +102,106 @@ async def test_a_broken_stream_ends_in_its_own_shape(name: str, lines: str, worl
         assert await world.outcomes() == {"broken": 1}
 
 
+STOP = b'event: message_stop\ndata: {"type":"message_stop"}\n\n'
+COMPLETED = b'event: response.completed\ndata: {"response":{"error":null},"type":"response.completed"}\n\n'
+TEXT = b'event: content_block_delta\ndata: {"type":"content_block_delta","delta":{"text":"[DONE"}}\n\n'
+EARLY = {
+    "token": (COMPLETIONS, TOKEN, DONE),
+    "message": (MESSAGES, START + BLOCK + TEXT, STOP),
+    "response": (RESPONSES, CREATED + ITEM, COMPLETED),
+}
+
+
+@pytest.mark.parametrize("version", ["1.1", "1.0"])
+@pytest.mark.parametrize("pieces", [0, 1, 3, 7])
+@pytest.mark.parametrize("name", EARLY)
+async def test_only_a_stream_with_its_protocols_end_is_served(
+    name: str, pieces: int, version: str, world: World
+) -> None:
+    """The client gets what the engine sends. Without any piece, the last event is missing."""
+    path, begin, end = EARLY[name]
+    size = -(-len(end) // max(1, pieces))
+    parts = [end[at : at + size] for at in range(0, len(end), size)] if pieces else []
+    then = b"".join(map(chunk, parts)) + LAST
+    async with scripted(world, Script(STREAM + chunk(begin), then=then)) as engine:
+        body = {"prompt": "x", "stream": True, "scripted": True}
+        reader, writer = await world.raw(body, path, version, "Connection: close\r\n")
+        await reader.readuntil(b"\r\n\r\n")
+        engine.proceed.set()
+        received = await reader.read(-1)
+        assert received.endswith(then if version == "1.1" else begin + b"".join(parts))
+        writer.close()
+        assert await world.outcomes() == {"whole" if pieces else "broken": 1}
+
+
+EMPTY = {
+    "json": b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 0\r\n\r\n",
+    "stream": STREAM + LAST,
+    "comment": STREAM + chunk(COMMENT) + LAST,
+    "announcement": STREAM + chunk(CREATED) + LAST,
+    "role": STREAM + chunk(START) + LAST,
+}
+
+
+@pytest.mark.parametrize("name", EMPTY)
+async def test_an_empty_answer_is_followed_by_another_attempt(name: str, world: World) -> None:
+    async with scripted(world, Script(EMPTY[name]), GOOD) as engine:
+        reply = await _stream(world)
+        assert (reply.status, reply.raw) == (200, TOKEN + DONE)
+        assert engine.requests == 2
+        assert await world.outcomes() == {"whole": 1}
+
+
+BAD_GATEWAY = b"<html>\x1b[31m upstream connect error</html>"
+NOT_JSON = {
+    "html": (502, b"text/html", BAD_GATEWAY),
+    "text": (503, b"text/plain", b"upstream connect error"),
+    "problem": (500, b"application/problem+json", b'{"title":"upstream connect error"}'),
+    "nothing": (504, b"", b""),
+}
+
+
+@pytest.mark.parametrize("path", [COMPLETIONS, MESSAGES])
+@pytest.mark.parametrize("name", NOT_JSON)
+async def test_a_5xx_that_is_not_json_keeps_its_status(
+    name: str, path: str, world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its text is in the log alone: it may name what clients must not see."""
+    status, kind, body = NOT_JSON[name]
+    head = b"HTTP/1.1 %d X\r\ncontent-type: %b\r\ncontent-length: %d\r\n\r\n" % (status, kind, len(body))
+    async with scripted(world, *[Script(head + body)] * 5):
+        reply = await _stream(world, path)
+        assert reply.status == status
+        assert reply.headers["content-type"] == "application/json"
+        assert str(status) in reply.error["message"]
+        assert b"upstream" not in reply.raw
+        await world.outcomes()
+    form = TextFormatter("%(message)s")
+    (line,) = (form.format(record) for record in caplog.records if record.getMessage() == "request failed")
+    assert ("upstream connect error" in line) or (name == "nothing" and "no text" in line)
+    assert "\x1b" not in line
+
+
+HALF = chunk(TOKEN)[:-9]
+
+
+@pytest.mark.parametrize("path", [COMPLETIONS, f"{COMPLETIONS}?x=1"], ids=["fast", "fallback"])
+@pytest.mark.parametrize("tokens", [1, 40_000])
+async def test_a_slow_reader_gets_all_of_a_stream_that_breaks(tokens: int, path: str, world: World) -> None:
+    """The missing last chunk shows that the answer is incomplete, and a reset would lose what has not been read."""
+    async with scripted(world, Script(STREAM + chunk(TOKEN) * tokens + HALF, closes=True)):
+        reader, writer = await world.raw({"prompt": "x", "stream": True, "scripted": True}, path)
+        await reader.readuntil(b"\r\n\r\n")
+        received = 0
+        await asyncio.sleep(0.3)
+        while data := await reader.read(20_000):
+            received, last = received + len(data), data
+        assert received == len(chunk(TOKEN)) * tokens + len(HALF)
+        assert last.endswith(HALF[-5:])
+        writer.close()
+        assert await world.outcomes() == {"broken": 1}
+
+
 LONG = b"x" * (1200 << 10)
 FAILED = b"HTTP/1.1 500 E\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n"
 ENDLESS = {
@@ -131,7 +232,7 @@ async def test_a_long_event_is_relayed_before_its_end(world: World) -> None:
         engine.proceed.set()
         assert await reader.readexactly(len(LAST)) == LAST
         writer.close()
-        assert await world.outcomes() == {"whole": 1}
+        assert await world.outcomes() == {"broken": 1}
 
 
 async def test_an_answer_has_one_date_and_nothing_of_the_engines_connection(world: World) -> None:

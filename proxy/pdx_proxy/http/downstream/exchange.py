@@ -20,7 +20,7 @@ class Pausable(Protocol):
 class Exchange(Protocol):
     """One request of a client and the place for its answer.
 
-    The handler is cancelled when the client disconnects. It writes one whole answer, or calls `abort`.
+    The handler is cancelled when the client disconnects. It writes one whole answer, or calls `abort` or `break_off`.
     """
 
     @property
@@ -92,6 +92,9 @@ class Exchange(Protocol):
 
     def abort(self) -> None:
         """Cut the connection, so that the client cannot take half an answer for a whole one."""
+
+    def break_off(self) -> None:
+        """Close the connection behind what has been written: the framing shows that the answer is incomplete."""
 
 
 Handler = Callable[[Exchange], Awaitable[None]]

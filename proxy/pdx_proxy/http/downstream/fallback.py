@@ -281,6 +281,11 @@ class AiohttpExchange:
         if transport is not None:
             cut(transport)
 
+    def break_off(self) -> None:
+        self.keep_alive = False
+        if self._protocol.transport is not None:
+            self._protocol.transport.close()
+
 
 def _is_ambiguous(headers: Mapping[str, str]) -> bool:
     """Whether the head frames the body in two ways, or in one that is not understood."""

@@ -182,6 +182,12 @@ class Http1Connection:
         if self.transport is not None:
             cut(self.transport)
 
+    def break_off(self) -> None:
+        """Close the connection behind what has been written."""
+        self.closes = True
+        if self.transport is not None:
+            self.transport.close()
+
     # the connection, as the listener sees it
 
     def is_expectant(self, since: float) -> bool:

@@ -1,5 +1,16 @@
 """An engine's answer while it is received. Pure."""
 
+from typing import Final
+
+_LINE: Final = 160
+"""Characters of an engine's own text about a failure."""
+
+
+def one_line(text: str) -> str:
+    """Return an engine's text as one short line. Terminals obey control characters: question marks replace them."""
+    line = "".join(c if c.isprintable() else "?" for c in " ".join(text[: 4 * _LINE].split()))
+    return line if len(line) <= _LINE else f"{line[: _LINE - 1]}…"
+
 
 class Answer:
     """An engine's answer while it arrives."""
@@ -87,6 +98,11 @@ class Answer:
     def document(self) -> bytes:
         """The body if its content type is JSON, else empty."""
         return self.body if self.header(b"content-type").startswith(b"application/json") else b""
+
+    @property
+    def text(self) -> str:
+        """The beginning of a body that is no JSON, as one line for a log; empty for JSON."""
+        return one_line(self.body[: 4 * _LINE].decode(errors="replace")) or "no text" if not self.document else ""
 
     @property
     def is_event_stream(self) -> bool:

@@ -40,6 +40,8 @@ or more, and a chunk of one byte costs as much work as an event."""
 _FEW_PIECES: Final = 8
 _MOST_SMALL_PIECES: Final = 1024
 """The most chunks of an answer that are smaller on average."""
+_SHORT_PIECE: Final = 128
+"""Longer than the last event of a stream and its framing."""
 _FINAL: Final = 200
 """The least status of an answer that is not interim."""
 _SWITCHES: Final = 101
@@ -143,7 +145,7 @@ class Connection:
         self.chunks = 0
         """Pieces of the present answer that the sink received."""
         self.last_chunk = b""
-        """The piece relayed last: it shows where a broken stream ends."""
+        """The piece relayed last, with what came before if it is short: it shows how a stream ends."""
 
     def send(self, head: bytes, body: bytes | BodyParts) -> None:
         """Begin an exchange: send a request."""
@@ -324,7 +326,7 @@ class Connection:
             self._fail(ValueError("chunks that are too small"))
             return
         if self._relay:
-            self.last_chunk = data
+            self._keep_last(data)
             if self._sink is not None:
                 self.chunks += 1
                 self._sink.write(data)
@@ -339,6 +341,11 @@ class Connection:
         elif not answer.status:  # an unfinished head: its bytes are needed if the answer is framed
             answer.raw.append(data)
         self.wake()
+
+    def _keep_last(self, data: bytes) -> None:
+        """Keep the end of what is relayed. A short piece is joined with the one before, whose event it may end."""
+        last = self.last_chunk
+        self.last_chunk = data if len(data) > _SHORT_PIECE else last[-_SHORT_PIECE:] + data
 
     def _feed_slices(self, parser: httptools.HttpResponseParser, data: bytes) -> None:
         """Parse many bytes, and stop where their chunks are too small: `data_received` then fails."""
@@ -417,7 +424,7 @@ class Connection:
         if self._relay:
             return
         if self._sink is not None:
-            self.last_chunk = data
+            self._keep_last(data)
             self.chunks += 1
             self._sink.write(data)
         else:

@@ -5,6 +5,7 @@ EngineFailure
 │   └── ConnectTimeout    it did not refuse the connection either
 ├── LostConnection    the connection ended, or received bytes that are not HTTP, before the answer was complete
 │   └── ClosedConnection  the engine closed it behind the head of an answer, or as one that had been idle
+├── EndedEarly        the answer's framing ended properly, before the end of its protocol
 ├── DeadlineExceeded  a wait exceeded its deadline
 └── BadAnswer         an answer that reports a failure of the engine: 5xx, an error event, an unexpected abort
     └── EngineBusy        a 429 or 503 with Retry-After: the engine accepts no request for that time
@@ -76,6 +77,10 @@ class ClosedConnection(LostConnection):
     """
 
 
+class EndedEarly(EngineFailure):
+    """A stream ended without the last event of its API. Its client has it as the engine sent it."""
+
+
 class DeadlineExceeded(EngineFailure):
     """The engine took too long."""
 
@@ -89,12 +94,14 @@ class RequestExpired(Exception):  # noqa: N818
 class BadAnswer(EngineFailure):
     """The engine's answer reports that it failed."""
 
-    def __init__(self, endpoint: str, detail: str, reason: Reason, status: int, body: bytes) -> None:
+    def __init__(self, endpoint: str, detail: str, reason: Reason, status: int, body: bytes, text: str = "") -> None:
         super().__init__(endpoint, detail)
         self.reason = reason
         self.status = status
         self.body = body
         """The answer's body, which goes to the client after the last attempt; empty if it is not JSON."""
+        self.text = text
+        """What a body that is not JSON says, for the log; empty for any other answer."""
 
 
 class EngineBusy(BadAnswer):

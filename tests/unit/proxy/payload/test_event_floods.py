@@ -39,7 +39,11 @@ def test_what_follows_a_flood_decides(kind: str, complete: bool) -> None:
     flood = FLOODS[kind]
     before = flood * EVENTS
     assert calls(answer(before + TOKEN, complete=complete), flood, len(before)) == (True, 5)
-    assert calls(answer(before, complete=complete), flood, len(before)) == (complete, 5)
+    if complete:
+        with pytest.raises(BadAnswer, match="without an event"):
+            calls(answer(before, complete=True), flood, len(before))
+    else:
+        assert calls(answer(before), flood, len(before)) == (False, 5)
     with pytest.raises(BadAnswer, match="an error event"):
         calls(answer(before + ERROR, complete=complete), flood, len(before))
 

@@ -59,6 +59,9 @@ class Client:
     def abort(self) -> None:
         self.cut = True
 
+    def break_off(self) -> None:
+        self.cut = True
+
 
 async def serving(before: bytes) -> tuple[Leg, Connection, Wire, Load]:
     load = Load()
