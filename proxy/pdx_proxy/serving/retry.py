@@ -1,11 +1,12 @@
 """What a request tries after a failed attempt (retries). Pure."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final
 
 from pdx_api.names import PrefillFailure
 from pdx_proxy.endpoints.endpoint import Pairing
-from pdx_proxy.handoff.failures import HandoffFailure
+from pdx_proxy.handoff.failures import HandoffFailure, symptom
 from pdx_proxy.http.upstream.failures import EngineFailure
 from pdx_proxy.telemetry.counters import LocalPrefillReason
 
@@ -39,6 +40,12 @@ class Retry:
     """The pair of the hand-off that failed, perhaps because KV did not move; None if none did."""
     free: bool = False
     """Whether the next attempt takes nothing from the retry budget."""
+    paid: bool = False
+    """Whether the present attempt has taken something from it."""
+    blame: Callable[[], None] | None = None
+    """Counts the last failure against its engines; None: it is counted, or counts against none."""
+    at_fault: bool = False
+    """Whether two answers have shown that the request is at fault, so that no attempt follows."""
 
     def splits(self, divisible: bool) -> bool:
         """Whether the next attempt may split the request. The last one does not, unless D must never prefill."""
@@ -55,12 +62,23 @@ class Retry:
         """Whether the request is not tried again because engines died of it."""
         return len(self.dead) >= MOST_DEATHS or self.forbidden
 
+    def repeats(self, failure: HandoffFailure) -> bool:
+        """Whether the engine shows the same as the one before, so that the request is at fault."""
+        found = symptom(failure.cause)
+        return found is not None and self.last is not None and self.blame is not None and found == symptom(self.last)
+
+    def after_repetition(self, failure: HandoffFailure) -> "Retry":
+        """The request is at fault: no attempt follows, and neither engine is blamed."""
+        return replace(self, left=0, last=failure.cause, blame=None, at_fault=True)
+
     def after_failure(self, failure: HandoffFailure, *, by_prefill: bool) -> "Retry":
         """An engine has failed; `by_prefill`: it is the attempt's P.
 
-        If KV may not have moved, one engine serves the request, even if no try is left, unless D must never prefill.
+        If KV may not have moved, one engine serves the request, even if no try is left, unless D must never prefill. An
+        error of a P that lives may be the request's fault. A whole request at a D shows that with the fewest legs.
         """
         fails = self.policy is PrefillFailure.FAIL
+        whole = by_prefill and (self.policy is PrefillFailure.LOCAL or symptom(failure.cause) is not None)
         over = failure.cause.local or (by_prefill and fails)
         alone = failure.whole or (failure.pair is not None and not fails)
         return replace(
@@ -68,9 +86,11 @@ class Retry:
             left=0 if over else max(self.left - 1, int(alone)),
             avoid=self.avoid | {failure.endpoint.name},
             last=failure.cause,
-            whole=self.whole or alone or (by_prefill and self.policy is PrefillFailure.LOCAL),
+            whole=self.whole or alone or whole,
             failed=failure.pair or self.failed,
             free=alone,
+            paid=False,
+            blame=failure.blame,
         )
 
     def after_deaths(self, dead: frozenset[str], *, of_decode: bool) -> "Retry":
@@ -88,5 +108,6 @@ class Retry:
             whole=True,
             failed=None,
             free=False,
+            blame=None,
             at_prefill=of_decode,
         )
