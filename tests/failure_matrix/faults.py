@@ -78,6 +78,7 @@ PLACES: Final = {
 ENDS: Final = {
     "-": "{fault}",
     "other": "{fault}; another {engine} does not",
+    "alone": "{fault}; a D serves the request alone",
     "every": "{fault}, and so does every {engine}",
     "for-good": "{fault}, and so does every {engine}, for good",
     "all-legs": "{fault}, and so does every {engine}, also to whole requests",
@@ -88,6 +89,7 @@ ENDS: Final = {
     "frees-d": "{fault}; a short leg under the ID frees D",
     "has-kv": "{fault}; D has its KV",
     "in-vain": "{fault}; D waits for nothing",
+    "in-vain-kv": "{fault}; D waits for nothing, or has its KV",
     "pair-kv": "{fault}; another pair does not, and the first D has its KV",
     "pair": "{fault}; another pair does not, and the first D waits for nothing",
     "not-d": "{fault}, D does not",

@@ -14,6 +14,7 @@ from pdx_proxy.admission.clients import client_address, parse_networks
 from pdx_proxy.admission.drain_rate import DrainRate, seconds_until
 from pdx_proxy.admission.fair_queue import FairQueue
 from pdx_proxy.admission.permit import Permit
+from pdx_proxy.admission.quarantine import is_majority
 from pdx_proxy.admission.senders import Senders
 from pdx_proxy.admission.usage import Usage
 from pdx_proxy.config.settings import Limits
@@ -276,6 +277,14 @@ class Admission:
             return f"key {name}"
         forwarded = exchange.headers.get("x-forwarded-for", "") if self._trusted else ""
         return client_address(exchange.peer, forwarded, self._trusted)
+
+    def identify(self, exchange: Exchange, name: str | None) -> tuple[str, bool]:
+        """Return the name of a request's client, and whether it is an address that stands for many clients."""
+        client = self.client_of(exchange, name)
+        if name is not None:
+            return client, False
+        requests, by_address = self.senders.counts()
+        return client, not requests or is_majority(client, requests, by_address)
 
     def _weight(self, name: str | None) -> float:
         return self._weights.get(name, 1) if name is not None else 1.0

@@ -49,10 +49,14 @@ class Senders:
         self._now, self._requests = {}, 0
         self._ends = now + _HALF_SECONDS
 
-    def report(self) -> dict[str, object]:
-        """Return the requests of the last minute, and those of the addresses that sent many of them."""
-        requests = self._requests + self._requests_before
+    def counts(self) -> tuple[int, dict[str, int]]:
+        """Return the requests of the last minute, and those of each address."""
         counts = dict(self._before)
         for address, count in self._now.items():
             counts[address] = counts.get(address, 0) + count
+        return self._requests + self._requests_before, counts
+
+    def report(self) -> dict[str, object]:
+        """Return the requests of the last minute, and those of the addresses that sent many of them."""
+        requests, counts = self.counts()
         return {"requests": requests, "addresses": {a: n for a, n in counts.items() if n * _SHARE >= requests}}

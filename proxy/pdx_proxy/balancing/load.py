@@ -9,6 +9,8 @@ from pdx_proxy.balancing.engine_limits import Legs
 from pdx_proxy.balancing.slow_start import EffectiveLoad
 from pdx_proxy.endpoints.endpoint import Endpoint
 
+_MOST_CREDENTIALS: Final = 1024
+"""Credentials for which endpoints are busy. Beyond that, the oldest is forgotten."""
 MOST_BORROWED: Final = 4.0
 """A P has at most so many times the legs of its limit."""
 
@@ -47,8 +49,11 @@ class Load:
         """This worker's legs. Never zero, so nothing is kept of endpoints that are gone."""
         self.at_prefill: dict[str, int] = {}
         """By D, this worker's legs that wait for their P. Never zero."""
-        self.backing_off: dict[str, float] = {}
-        """By endpoint, until when it accepts no request, by its own answer (Retry-After). Mostly empty."""
+        self.backing_off: dict[int, dict[str, float]] = {}
+        """By credential, until when endpoints accept none of its requests, by their own answers (Retry-After).
+
+        0: no request at all. Mostly empty.
+        """
         self.blocked: dict[str, int] = {}
         """By endpoint, this worker's legs whose clients do not read. Never zero."""
         self.effective_loads: Mapping[str, EffectiveLoad] = {}
@@ -98,16 +103,28 @@ class Load:
         """The client has read on, or the leg ends: once for every `block`."""
         _remove(self.blocked, endpoint.name)
 
-    def back_off(self, endpoint: Endpoint, seconds: float) -> None:
-        """The endpoint accepts no request for so long."""
-        until = self.clock() + seconds
-        self.backing_off[endpoint.name] = max(self.backing_off.get(endpoint.name, 0.0), until)
+    def back_off(self, endpoint: Endpoint, seconds: float, credential: int = 0) -> None:
+        """The endpoint accepts no request with this credential for so long; 0: no request at all."""
+        self.busy(credential)
+        if len(self.backing_off) >= _MOST_CREDENTIALS and credential not in self.backing_off:
+            del self.backing_off[next(each for each in self.backing_off if each)]
+        until, busy = self.clock() + seconds, self.backing_off.setdefault(credential, {})
+        busy[endpoint.name] = max(busy.get(endpoint.name, 0.0), until)
 
-    def busy(self) -> Mapping[str, float]:
-        """Return the seconds for which endpoints accept no request, and forget those that accept some again."""
-        now = self.clock()
-        self.backing_off = {name: until for name, until in self.backing_off.items() if until > now}
-        return {name: until - now for name, until in self.backing_off.items()}
+    def busy(self, credential: int = 0) -> Mapping[str, float]:
+        """Return the seconds for which endpoints accept no request with this credential. Forget what is over."""
+        now, found = self.clock(), dict[str, float]()
+        for each in (0, credential):
+            busy = self.backing_off.get(each)
+            if busy is None:
+                continue
+            left = {name: until - now for name, until in busy.items() if until > now}
+            if left:
+                found.update((name, max(seconds, found.get(name, 0.0))) for name, seconds in left.items())
+                self.backing_off[each] = {name: until for name, until in busy.items() if until > now}
+            else:
+                del self.backing_off[each]
+        return found
 
     def legs_at(self, endpoint: Endpoint) -> Legs:
         """Return the legs in flight of an endpoint by their state."""

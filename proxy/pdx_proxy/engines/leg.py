@@ -87,6 +87,7 @@ class Leg:
         "_slot",
         "deadline",
         "endpoint",
+        "judged",
         "reservation",
         "sent",
     )
@@ -116,6 +117,8 @@ class Leg:
         """The request at its engine for the policies, from the beginning to the answer or the end; None: no policy."""
         self.sent = False
         """Whether the engine may have received the request."""
+        self.judged = False
+        """Whether its owner finds out if an answer is evidence about the engine. The leg then reports no error."""
         self.deadline = deadline
         """When the request expires, in the loop's time. From then on waits raise RequestExpired."""
 
@@ -192,7 +195,7 @@ class Leg:
                 connection.check()
         except BadAnswer as failure:
             self._check_busy()
-            if connection.answer.status != _BUSY:
+            if connection.answer.status != _BUSY and not self.judged:
                 self._observer.failed(self.endpoint, failure.detail)
             raise
         except DeadlineExceeded:
@@ -227,7 +230,7 @@ class Leg:
         status = connection.answer.status
         if status != 200:
             self._check_busy()
-        if status >= 500 and status != _BUSY and counts:
+        if status >= 500 and status != _BUSY and counts and not self.judged:
             self._observer.failed(self.endpoint, f"status {status}")
         elif status == 200:
             self._succeed()
@@ -248,8 +251,9 @@ class Leg:
         answer = self.connection.answer
         seconds = retry_after(answer)
         if seconds:
-            self._observer.busy(self.endpoint, seconds)
             body = answer.document if answer.complete else b""
+            if not self.judged:
+                self._observer.busy(self.endpoint, seconds)
             raise EngineBusy(self.endpoint.name, seconds, answer.status, body) from None
 
     def _succeed(self) -> None:

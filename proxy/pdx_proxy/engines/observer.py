@@ -20,12 +20,15 @@ from pdx_proxy.engines.attribution import Culprit, attribute
 from pdx_proxy.engines.leg import LegObserver
 from pdx_proxy.engines.outlier_detection import OutlierDetector
 from pdx_proxy.http.upstream.failures import (
+    BadAnswer,
     ClosedConnection,
     ConnectTimeout,
     DeadlineExceeded,
     EngineFailure,
+    Reason,
 )
 
+_FULL: Final = 503
 _CHECK_PERIOD_SECONDS: Final = 1.0
 """Between two requests of one worker for a health check of one endpoint."""
 
@@ -141,6 +144,26 @@ class EndpointObserver(LegObserver):
         if suspect is not None:
             self._notify(suspect)
         self.check(prefill)
+
+    def answered_error(self, endpoint: Endpoint, failure: EngineFailure) -> None:
+        """A request failed at the endpoint. Errors are counted, but not the 503 of a full engine."""
+        if not isinstance(failure, BadAnswer):
+            self.suspect(endpoint, failure)
+        elif failure.status != _FULL or failure.reason is not Reason.STATUS:
+            self.failed(endpoint, failure.detail)
+
+    def prefill_failed(self, prefill: Endpoint, failure: EngineFailure) -> None:
+        """P's leg of a hand-off failed."""
+        if isinstance(failure, BadAnswer) and failure.reason is Reason.STATUS:
+            self.answered_error(prefill, failure)
+        else:
+            self.suspect(prefill, failure)
+
+    def handoff_answered_error(self, prefill: Endpoint, decode: Endpoint, failure: EngineFailure) -> None:
+        """D's leg of a hand-off failed: count what D has answered, and attribute the failure."""
+        if isinstance(failure, BadAnswer):
+            self.answered_error(decode, failure)
+        self.decode_failed(prefill, decode, failure)
 
     def decode_failed(self, prefill: Endpoint, decode: Endpoint, failure: EngineFailure) -> None:
         """D's leg of a hand-off failed. Attribute it to P, D, or neither.

@@ -1,10 +1,11 @@
 """The failures of a hand-off, and what engines' refusals mean. Pure."""
 
-from collections.abc import Container
+from collections.abc import Callable, Container
 from typing import Final
 
 from pdx_proxy.endpoints.endpoint import Endpoint, Pairing
-from pdx_proxy.http.upstream.failures import BadAnswer, EngineFailure, Reason
+from pdx_proxy.engines.transfer_params import NothingHandedOverError
+from pdx_proxy.http.upstream.failures import BadAnswer, ClosedConnection, EngineFailure, Reason
 
 FULL: Final = 503
 """The status of an engine that accepts no more requests."""
@@ -44,6 +45,7 @@ class HandoffFailure(Exception):  # noqa: N818 (a failure of engines, not an err
         begun: bool = True,
         whole: bool = False,
         pair: Pairing | None = None,
+        blame: Callable[[], None] | None = None,
     ) -> None:
         super().__init__(str(cause))
         self.endpoint = endpoint
@@ -55,11 +57,37 @@ class HandoffFailure(Exception):  # noqa: N818 (a failure of engines, not an err
         """Whether the next attempt must not split: the request would wait longer than a push survives."""
         self.pair = pair
         """The pair within which KV may not have moved, although both engines answer; None for any other failure."""
+        self.blame = blame
+        """Counts the failure against engines, unless it turns out to be the request's fault; None: nothing to count."""
 
 
 def has_answered(failure: Exception, statuses: Container[int]) -> bool:
     """Whether the failure is an answer with one of these statuses. An abort is not: the engine had started the work."""
     return isinstance(failure, BadAnswer) and failure.reason is Reason.STATUS and failure.status in statuses
+
+
+def symptom(failure: EngineFailure) -> tuple[Reason, int] | None:
+    """Return what shows that the request is at fault, if a second engine fails with the same; None: nothing does.
+
+    It is a status from 500, but not the 503 of a full engine, or the place where an answer broke off.
+    """
+    if isinstance(failure, BadAnswer):
+        answered = failure.reason is Reason.STATUS or failure.reason is Reason.ERROR_EVENT
+        by_engine = answered and failure.status >= 500 and failure.status != FULL
+        return (
+            (Reason.STATUS, failure.status) if by_engine and not isinstance(failure, NothingHandedOverError) else None
+        )
+    if isinstance(failure, ClosedConnection) and failure.events >= 0 and not failure.local:
+        return Reason.LOST, failure.events
+    return None
+
+
+def judge(failure: EngineFailure, blame: Callable[[], None]) -> Callable[[], None] | None:
+    """Count a failure against engines now, or return what counts it later: a second engine may show the same."""
+    if symptom(failure) is not None:
+        return blame
+    blame()
+    return None
 
 
 def reached_engine(refusal: bytes) -> bool:

@@ -1,5 +1,6 @@
 """Both legs where P finishes before D gets its leg (pull and pool): runs them, and reports what is true of them."""
 
+from functools import partial
 from typing import Final
 
 from msgspec import Raw
@@ -11,7 +12,7 @@ from pdx_proxy.endpoints.endpoint import Endpoint, pairing
 from pdx_proxy.endpoints.snapshot import Snapshot
 from pdx_proxy.engines.attribution import may_be_kv
 from pdx_proxy.engines.transfer_params import LegRefused, params_to_relay
-from pdx_proxy.handoff.failures import REFUSED_MAX_TOKENS, HandoffFailure
+from pdx_proxy.handoff.failures import REFUSED_MAX_TOKENS, HandoffFailure, judge
 from pdx_proxy.handoff.request import Request
 from pdx_proxy.handoff.settle import Ask, CloseWhenOpen, Free
 from pdx_proxy.handoff.settlements import LastStep, Legs, Settlements
@@ -27,7 +28,7 @@ from pdx_proxy.handoff.situation import (
     kind_of,
 )
 from pdx_proxy.http.upstream.answer import Answer
-from pdx_proxy.http.upstream.failures import BadAnswer, DeadlineExceeded, EngineFailure, Reason
+from pdx_proxy.http.upstream.failures import DeadlineExceeded, EngineFailure
 from pdx_proxy.payload.body import decode_body, prefill_body, settling_body
 from pdx_proxy.telemetry.counters import Phase, Settlement
 
@@ -132,21 +133,19 @@ class PrefillFirstLegs(Legs):
         """An engine has failed: settle. Return the exception for the caller."""
         prefill, decode, observer = self.prefill_leg.endpoint, self.decode_leg.endpoint, self._engines.observer
         if self._prefill is not Prefill.FINISHED:
-            if not (isinstance(failure, BadAnswer) and failure.reason is Reason.STATUS):
-                observer.suspect(prefill, failure)
+            blame = judge(failure, partial(observer.prefill_failed, prefill, failure))
             self.end(None)
-            return HandoffFailure(prefill, failure, begun=self.prefill_leg.sent)
+            return HandoffFailure(prefill, failure, begun=self.prefill_leg.sent, blame=blame)
         if self._params is None:
-            if not isinstance(failure, BadAnswer):
-                observer.suspect(decode, failure)
+            blame = judge(failure, partial(observer.answered_error, decode, failure))
             self.end(None)
         else:
             self.decode_leg.end()
             self._decode = decode_after(failure)
             self._settlements.settle(self)
-            observer.decode_failed(prefill, decode, failure)
+            blame = judge(failure, partial(observer.handoff_answered_error, prefill, decode, failure))
         pair = pairing(prefill, decode) if may_be_kv(failure) else None
-        return HandoffFailure(decode, failure, pair=pair)
+        return HandoffFailure(decode, failure, pair=pair, blame=blame)
 
     def refuse(self) -> None:
         """D has answered 4xx, or with an error event of the client: settle."""

@@ -1,6 +1,7 @@
 """Both legs of a push: sends them, and reports what is true of them."""
 
 import asyncio
+from functools import partial
 from typing import Final
 
 from pdx_api.names import Order
@@ -9,7 +10,7 @@ from pdx_proxy.balancing.load import Room
 from pdx_proxy.endpoints.endpoint import pairing
 from pdx_proxy.engines.attribution import may_be_kv
 from pdx_proxy.engines.transfer_params import LegRefused, NothingHandedOverError, needs_length
-from pdx_proxy.handoff.failures import HandoffFailure, KVOverdue, PrefillEnded, has_answered, reached_engine
+from pdx_proxy.handoff.failures import HandoffFailure, KVOverdue, PrefillEnded, judge, reached_engine
 from pdx_proxy.handoff.push_prefill import PushPrefill
 from pdx_proxy.handoff.request import Request
 from pdx_proxy.handoff.settle import Ask, Free, Substitute
@@ -131,10 +132,10 @@ class PushLegs(Legs):
             return HandoffFailure(transfer.prefill, failure, begun=sent)
         self._close(decode_after(failure))
         transfer.settlements.settle(self)
-        observer.decode_failed(transfer.prefill, transfer.decode, failure)
+        blame = judge(failure, partial(observer.handoff_answered_error, transfer.prefill, transfer.decode, failure))
         begun = sent or self.prefill.task is not None
         pair = pairing(transfer.prefill, transfer.decode) if sent and may_be_kv(failure) else None
-        return HandoffFailure(transfer.decode, failure, begun=begun, pair=pair)
+        return HandoffFailure(transfer.decode, failure, begun=begun, pair=pair, blame=blame)
 
     def _close(self, decode: Decode) -> None:
         """D's leg has ended like this. A D that had time to receive the KV, and did not refuse the leg, has it."""
@@ -168,9 +169,9 @@ class PushLegs(Legs):
             return LegRefused()
         if isinstance(failure, NothingHandedOverError):
             observer.handoff_failed(prefill, failure)
-        elif not has_answered(failure, range(500, 600)):  # the observer counts them
-            observer.suspect(prefill, failure)
-        return HandoffFailure(prefill, failure, begun=begun)
+            return HandoffFailure(prefill, failure, begun=begun)
+        blame = partial(observer.prefill_failed, prefill, failure)
+        return HandoffFailure(prefill, failure, begun=begun, blame=judge(failure, blame))
 
     def situation(self) -> Situation:
         prefill, decode = self.prefill.state, self._decode

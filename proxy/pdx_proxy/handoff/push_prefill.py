@@ -25,6 +25,7 @@ from pdx_proxy.handoff.transfer import Transfer
 from pdx_proxy.http.upstream.failures import (
     BadAnswer,
     ConnectFailure,
+    EngineBusy,
     EngineFailure,
     LostConnection,
     Reason,
@@ -180,6 +181,8 @@ class PushPrefill:
             try:
                 params, identity = await self._send()
             except EngineFailure as failure:
+                if isinstance(failure, EngineBusy):
+                    transfer.settlements.serving.back_off(transfer.prefill, failure, transfer.request)
                 again = left > 0 and self._may_resend(failure) and await self._lives(failure)
                 again = again and await self._can_resend()
                 if not (again and waits):
@@ -250,7 +253,7 @@ class PushPrefill:
         except EngineFailure:
             leg.end()
             return False
-        if self._concluded or not serving.may_retry():
+        if self._concluded or not serving.may_retry(transfer.request):
             leg.end()
             return False
         return True

@@ -1,17 +1,21 @@
 """A client's request on its way to engines, and the answer that opens: one carrier for each."""
 
 from math import inf
-from typing import Protocol
+from typing import Final, Protocol
 
 from pdx_proxy.admission.permit import Permit
 from pdx_proxy.endpoints.endpoint import Endpoint
 from pdx_proxy.endpoints.snapshot import Snapshot
 from pdx_proxy.engines.leg import Leg
+from pdx_proxy.http.downstream.exchange import Exchange
 from pdx_proxy.http.upstream.answer import Answer
 from pdx_proxy.payload.body import Body, LegBody
 from pdx_proxy.payload.cache_hits import UNKNOWN, hits_of
 from pdx_proxy.payload.decisions import RESPONSES
 from pdx_proxy.telemetry.timeline import Timeline
+
+_CREDENTIAL: Final = "authorization"
+"""The header with a client's own credential. No other one is passed on to engines (`serving.reader`)."""
 
 
 class StreamStart(Protocol):
@@ -28,6 +32,7 @@ class Request:
         "body",
         "deadline",
         "divisible",
+        "exchange",
         "headers",
         "keep_alive",
         "only",
@@ -61,10 +66,20 @@ class Request:
         """When the request expires, in the loop's time."""
         self.keep_alive = keep_alive
         """Is started when a stream leaves the queue; None: nothing happens then."""
+        self.exchange: Exchange | None = None
+        """The client's exchange, which names the client."""
         self.only: frozenset[str] | None = None
         """Names of the engines that may serve it; None: all."""
         self.settled_at: tuple[Endpoint, ...] = ()
         """Engines that received its whole prompt only to settle one of its hand-offs."""
+
+    @property
+    def credential(self) -> int:
+        """What stands for the client's own credential, which goes to engines; 0 without one."""
+        for name, value in self.headers:
+            if name == _CREDENTIAL:
+                return hash(value) or 1
+        return 0
 
     @property
     def stream(self) -> bool:

@@ -12,20 +12,35 @@ from pdx_proxy.telemetry.counters import Outcome
 from pdx_proxy.telemetry.timeline import Timeline
 
 DEADLY: Final = "Engines died while they served this request. It is not tried again."
+BROKE_OFF: Final = "Two engines broke off their answers to this request in the same place. It is not tried again."
+_SAME_ERROR: Final = "Two engines answered this request with the same error. It is not tried again."
 _BUSY: Final = "No engine accepts a request at present."
 _EXHAUSTED: Final = "The service is overloaded: the gateway is out of ports, files or memory."
 
 
 def answer_unavailable(
-    exchange: Exchange, last: EngineFailure | None, timeline: Timeline, *, deadly: bool = False
+    exchange: Exchange,
+    last: EngineFailure | None,
+    timeline: Timeline,
+    *,
+    deadly: bool = False,
+    at_fault: bool = False,
 ) -> Outcome:
     """Every attempt failed, `last` at last; None if no engine could be selected. An engine's own error goes on,
-    and so does the time after which it accepts requests again. A `deadly` request has killed engines: it is not to be
-    sent again."""
+    and so does the time after which it accepts requests again. A `deadly` request has killed engines, and one that is
+    `at_fault` got the same failure from two of them: they are not to be sent again."""
     timeline.status, path = 503, exchange.path
     if deadly:
         timeline.status = 500
         answer(exchange, 500, error_body(500, DEADLY, "InternalServerError", path=path), own_headers(exchange))
+        return Outcome.UNAVAILABLE
+    if at_fault:
+        status, body, message = 500, b"", BROKE_OFF
+        if isinstance(last, BadAnswer):
+            status, body, message = last.status, last.body, _SAME_ERROR
+        timeline.status = status
+        body = body or error_body(status, message, "InternalServerError", path=path)
+        answer(exchange, status, body, own_headers(exchange))
         return Outcome.UNAVAILABLE
     headers = {**own_headers(exchange), "retry-after": "1"}
     if last is not None and last.local:

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Collection, Coroutine
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
 from pdx_api.connectors.families import Pool, Pull
@@ -14,11 +15,11 @@ from pdx_proxy.balancing.pick import Choice, pick_prefill
 from pdx_proxy.endpoints.endpoint import Endpoint
 from pdx_proxy.engines.transfer_params import LegRefused, PrefillStopped
 from pdx_proxy.handoff import pool, pull, push
-from pdx_proxy.handoff.failures import HandoffFailure
+from pdx_proxy.handoff.failures import HandoffFailure, judge
 from pdx_proxy.handoff.request import Handoff, Request
 from pdx_proxy.handoff.settlements import Settlements
 from pdx_proxy.http.downstream.exchange import Exchange
-from pdx_proxy.http.upstream.failures import BadAnswer, EngineBusy, EngineFailure, Reason
+from pdx_proxy.http.upstream.failures import EngineBusy, EngineFailure, Reason
 from pdx_proxy.payload.body import decode_body
 from pdx_proxy.serving.isolation import Isolation, QuarantineError
 from pdx_proxy.serving.retry import Retry
@@ -31,13 +32,15 @@ _STOPPED: Final = LocalPrefillReason.NOTHING
 class Unserved:
     """The result of a request whose attempts all failed."""
 
-    __slots__ = ("deadly", "last")
+    __slots__ = ("at_fault", "deadly", "last")
 
-    def __init__(self, last: EngineFailure | None, *, deadly: bool = False) -> None:
+    def __init__(self, last: EngineFailure | None, *, deadly: bool = False, at_fault: bool = False) -> None:
         self.last = last
         """The failure of the last attempt; None if no engine could be selected."""
         self.deadly = deadly
         """Whether engines died of it, so that it was tried no more."""
+        self.at_fault = at_fault
+        """Whether two answers have shown that the request is at fault."""
 
 
 class Attempts:
@@ -45,6 +48,7 @@ class Attempts:
 
     def __init__(self, settlements: Settlements, admission: Admission, isolation: Isolation, cursor: int) -> None:
         serving = self._serving = settlements.serving
+        serving.identify = admission.identify
         self._admission = admission
         self._isolation = isolation
         self.load = serving.engines.load
@@ -82,7 +86,7 @@ class Attempts:
                 room = Room(self.load, choice.decode, choice.prefill)
             failed: HandoffFailure | None = None
             try:
-                if self.load.backing_off and (busy := self._busy(choice.decode)) is not None:
+                if self.load.backing_off and (busy := self._busy(choice.decode, request)) is not None:
                     room.give_up()
                     return Unserved(retry.last if isinstance(retry.last, EngineBusy) else busy)
                 split = retry.splits(request.divisible)
@@ -101,8 +105,8 @@ class Attempts:
                 room.give_up()
                 raise
             else:
-                if retry.failed is not None and handoff.prefill is None and handoff.decode.answer.status == 200:
-                    self._engines.observer.served_whole(retry.failed)
+                if retry.last is not None:
+                    self._end_retries(retry, handoff)
                 if request.divisible and handoff.prefill is None and choice.place is None:
                     self._count_local(handoff, _why_local(choice, split, retry))
                 if not handoff.decode.answer.complete:
@@ -112,22 +116,47 @@ class Attempts:
             if failed is not None:
                 retry = await self._after_failure(retry, failed, choice, request, exchange)
             choice, room = self._choose_again(request, retry), None
+        if retry.blame is not None:
+            retry.blame()
         if retry.is_deadly:
             await self._isolation.await_verdict(request, exchange)
-        return Unserved(retry.last, deadly=retry.is_deadly)
+        return Unserved(retry.last, deadly=retry.is_deadly, at_fault=retry.at_fault)
+
+    def _end_retries(self, retry: Retry, handoff: Handoff) -> None:
+        """An engine has answered after others failed. A refusal shows that the request is at fault."""
+        answer = handoff.decode.answer
+        if answer.status != 200 or answer.refused:
+            return
+        if retry.blame is not None:
+            retry.blame()
+        if retry.failed is not None and handoff.prefill is None:
+            self._engines.observer.served_whole(retry.failed)
 
     async def _after_failure(
         self, retry: Retry, failure: HandoffFailure, choice: Choice, request: Request, exchange: Exchange
     ) -> Retry:
         """Find out whether engines died in the attempt, and return what may follow."""
         prefill = choice.prefill
+        if isinstance(failure.cause, EngineBusy):
+            self._serving.back_off(failure.endpoint, failure.cause, request)
         dead = await self._isolation.deaths(failure.cause, choice, request, exchange)
+        if not dead and retry.repeats(failure):
+            if failure.endpoint.name in retry.avoid and retry.blame is not None:
+                retry.blame()  # the only engine that is left has shown it twice
+            if retry.paid:
+                self._serving.give_retry_back(request)
+            return self._note(retry.after_repetition(failure), failure, request)
+        if retry.blame is not None:
+            retry.blame()
         retry = retry.after_failure(failure, by_prefill=failure.endpoint is prefill)
         if dead:
+            if failure.blame is not None:
+                failure.blame()
             retry = retry.after_deaths(dead, of_decode=not dead <= self._prefills())
             if not self._isolation.may_try_again(request, exchange):
                 retry = replace(retry, left=0, forbidden=True)
-        return self._record(retry, failure, request)
+        self._serving.counters.retried(failure.cause.reason)
+        return self._pay(self._note(retry, failure, request), failure, request)
 
     def left(self, handoff: Handoff, exchange: Exchange, permit: Permit) -> None:
         """The client has left in the middle of its answer."""
@@ -199,7 +228,7 @@ class Attempts:
         """Select engines, none of `full`. The first attempt may be left to D alone although it could be split."""
         self._cursor += 1
         snapshot, split = request.selectable(self._engines.snapshot), retry.splits(request.divisible)
-        avoid = self._or_busy(full or retry.avoid) if self.load.backing_off else full or retry.avoid
+        avoid = self._or_busy(full or retry.avoid, request) if self.load.backing_off else full or retry.avoid
         if split and not retry.avoid and self._chooser.places and request.only is None:
             waited = self._engines.clock() - request.timeline.read
             choice = self._chooser.place(snapshot, request.body, waited, avoid)
@@ -208,7 +237,7 @@ class Attempts:
         return self._chooser.choose(snapshot, request.body, split=split, avoid=avoid, cursor=self._cursor)
 
     def _choose_least_full(self, request: Request, retry: Retry) -> Choice | None:
-        avoid = self._or_busy(retry.avoid) if self.load.backing_off else retry.avoid
+        avoid = self._or_busy(retry.avoid, request) if self.load.backing_off else retry.avoid
         split, snapshot = retry.splits(request.divisible), request.selectable(self._engines.snapshot)
         return self._chooser.choose_least_full(snapshot, request.body, split=split, avoid=avoid, cursor=self._cursor)
 
@@ -216,32 +245,38 @@ class Attempts:
         """Return the names of the prefill engines."""
         return {engine.name for engine in self._engines.snapshot.everything if engine.role is Role.PREFILL}
 
-    def _or_busy(self, avoid: Collection[str]) -> Collection[str]:
-        """Avoid engines that accept no request as well, and no other D if none is left to answer."""
-        busy = self.load.busy()
+    def _or_busy(self, avoid: Collection[str], request: Request) -> Collection[str]:
+        """Avoid engines that do not accept the request as well, and no other D if none is left to answer."""
+        busy = self.load.busy(request.credential)
         both = {*avoid, *busy}
         others = {decode.name for decode in self._engines.snapshot.decode if decode.name not in busy}
         return both - others if others <= both else both
 
-    def _busy(self, decode: Endpoint) -> EngineBusy | None:
-        """The failure of a request for which only engines are left that accept none; None if `decode` accepts it."""
-        busy = self.load.busy()
+    def _busy(self, decode: Endpoint, request: Request) -> EngineBusy | None:
+        """The failure of a request that no engine that is left accepts; None if `decode` accepts it."""
+        busy = self.load.busy(request.credential)
         if decode.name not in busy:
             return None
         seconds = min(busy.get(engine.name, 0.0) for engine in self._engines.snapshot.decode)
-        return EngineBusy(decode.name, max(seconds, 1.0), 503, b"")
+        status = 503 if decode.name in self.load.busy(0) else 429
+        return EngineBusy(decode.name, max(seconds, 1.0), status, b"")
 
-    def _record(self, retry: Retry, failure: HandoffFailure, request: Request) -> Retry:
-        """Count a failed attempt. Without room in the retry budget, no attempt follows."""
+    def _note(self, retry: Retry, failure: HandoffFailure, request: Request) -> Retry:
+        """Record a failed attempt in the timeline."""
         cause, timeline = failure.cause, request.timeline
-        self._serving.counters.retried(cause.reason)
         timeline.failures.append(cause.reason.value)
         if isinstance(cause, BadAnswer) and cause.text:
             timeline.engine_text = cause.text
         timeline.end_attempt(failure.endpoint.name, cause.reason.value, self._engines.clock())
-        if retry.left and failure.begun and not retry.free and not self._serving.may_retry():
-            return replace(retry, left=0)
         return retry
+
+    def _pay(self, retry: Retry, failure: HandoffFailure, request: Request) -> Retry:
+        """Take the next attempt from the retry budget. Without room there, none follows."""
+        if not retry.left or not failure.begun or retry.free:
+            return retry
+        if not self._serving.may_retry(request):
+            return replace(retry, left=0)
+        return replace(retry, paid=True)
 
     def _attempt(self, choice: Choice, room: Room, request: Request, method: str) -> Coroutine[Any, Any, Handoff]:
         """One attempt: both legs, or D alone. Raises HandoffFailure or LegRefused when awaited."""
@@ -264,9 +299,8 @@ class Attempts:
             await leg.first_event(self._engines.deadlines.answer(stream=request.shows_output or method == "GET"))
         except EngineFailure as failure:
             leg.end()
-            if not isinstance(failure, BadAnswer):
-                self._engines.observer.suspect(leg.endpoint, failure)
-            raise HandoffFailure(leg.endpoint, failure, begun=leg.sent) from failure
+            blame = judge(failure, partial(self._engines.observer.answered_error, leg.endpoint, failure))
+            raise HandoffFailure(leg.endpoint, failure, begun=leg.sent, blame=blame) from failure
         except BaseException:
             leg.end()
             raise

@@ -135,7 +135,7 @@ class Gateway:
         self, exchange: Exchange, result: Handoff | Unserved, timeline: Timeline, permit: Permit
     ) -> Outcome:
         if isinstance(result, Unserved):
-            return answer_unavailable(exchange, result.last, timeline, deadly=result.deadly)
+            return answer_unavailable(exchange, result.last, timeline, deadly=result.deadly, at_fault=result.at_fault)
         leg, received = result.decode, result.decode.answer
         self._observe(result, timeline)
         try:

@@ -1,11 +1,12 @@
 """What a request tries after a failed attempt (retries). Pure."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final
 
 from pdx_api.names import PrefillFailure
 from pdx_proxy.endpoints.endpoint import Pairing
-from pdx_proxy.handoff.failures import HandoffFailure
+from pdx_proxy.handoff.failures import HandoffFailure, symptom
 from pdx_proxy.http.upstream.failures import EngineFailure
 from pdx_proxy.telemetry.counters import LocalPrefillReason
 
@@ -37,6 +38,12 @@ class Retry:
     """Whether a P, rather than a D, must serve the request."""
     failed: Pairing | None = None
     """The pair of the hand-off that failed in the last attempt, perhaps because KV did not move; None if none did."""
+    paid: bool = False
+    """Whether the present attempt has taken something from it."""
+    blame: Callable[[], None] | None = None
+    """Counts the last failure against its engines; None: it is counted, or counts against none."""
+    at_fault: bool = False
+    """Whether two answers have shown that the request is at fault, so that no attempt follows."""
 
     @property
     def free(self) -> bool:
@@ -58,12 +65,23 @@ class Retry:
         """Whether the request is not tried again because engines died of it."""
         return len(self.dead) >= MOST_DEATHS or self.forbidden
 
+    def repeats(self, failure: HandoffFailure) -> bool:
+        """Whether the engine shows the same as the one before, so that the request is at fault."""
+        found = symptom(failure.cause)
+        return found is not None and self.last is not None and self.blame is not None and found == symptom(self.last)
+
+    def after_repetition(self, failure: HandoffFailure) -> "Retry":
+        """The request is at fault: no attempt follows, and neither engine is blamed."""
+        return replace(self, left=0, last=failure.cause, blame=None, at_fault=True)
+
     def after_failure(self, failure: HandoffFailure, *, by_prefill: bool) -> "Retry":
         """An engine has failed; `by_prefill`: it is the attempt's P.
 
-        If KV may not have moved, one engine serves the request, even if no try is left, unless D must never prefill.
+        If KV may not have moved, one engine serves the request, even if no try is left, unless D must never prefill. An
+        error of a P that lives may be the request's fault. A whole request at a D shows that with the fewest legs.
         """
         fails = self.policy is PrefillFailure.FAIL
+        whole = by_prefill and (self.policy is PrefillFailure.LOCAL or symptom(failure.cause) is not None)
         over = failure.cause.local or (by_prefill and fails)
         alone = failure.whole or (failure.pair is not None and not fails)
         return replace(
@@ -71,8 +89,10 @@ class Retry:
             left=0 if over else max(self.left - 1, int(alone)),
             avoid=self.avoid | {failure.endpoint.name},
             last=failure.cause,
-            whole=self.whole or alone or (by_prefill and self.policy is PrefillFailure.LOCAL),
+            whole=self.whole or alone or whole,
             failed=failure.pair,
+            paid=False,
+            blame=failure.blame,
         )
 
     def after_deaths(self, dead: frozenset[str], *, of_decode: bool) -> "Retry":
@@ -89,5 +109,6 @@ class Retry:
             dead=found,
             whole=True,
             failed=None,
+            blame=None,
             at_prefill=of_decode,
         )

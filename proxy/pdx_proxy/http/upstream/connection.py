@@ -5,6 +5,7 @@ as received until it is relayed, so that the gateway does not frame it again.
 """
 
 import asyncio
+import re
 from collections.abc import Callable
 from math import inf
 from typing import Final, Protocol, cast
@@ -45,6 +46,8 @@ _SHORT_PIECE: Final = 128
 _FINAL: Final = 200
 """The least status of an answer that is not interim."""
 _SWITCHES: Final = 101
+_CLOSES_BEHIND: Final = 500
+_EVENT_END: Final = re.compile(rb"\n\r?\n")
 _LOST_SECONDS: Final = 30.0
 """After this long without a sign of life the kernel ends a connection: a lost node sends no FIN."""
 
@@ -294,8 +297,13 @@ class Connection:
 
     @property
     def reusable(self) -> bool:
-        """Whether another exchange may follow."""
-        return self.lost is None and self.answer.complete and self.answer.keep_alive and not self._half_closed
+        """Whether another exchange may follow.
+
+        vLLM's server closes the connection behind a 500 without having said so (Starlette's ServerErrorMiddleware).
+        """
+        answer = self.answer
+        clean = answer.complete and answer.keep_alive and answer.status != _CLOSES_BEHIND
+        return self.lost is None and clean and not self._half_closed
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast("asyncio.Transport", transport)
@@ -458,8 +466,11 @@ class Connection:
     def _failure(self) -> Exception:
         """The exception that ends the wait for the answer."""
         if self.lost is not None:
-            kind = ClosedConnection if self._closed and self.answer.status >= _FINAL else LostConnection
-            return kind(self.endpoint, f"connection lost: {self.lost}", local=is_local(self.lost))
+            failure = f"connection lost: {self.lost}"
+            if self._closed and self.answer.status >= _FINAL:
+                events = len(_EVENT_END.findall(self.answer.body)) if self.answer.is_event_stream else -1
+                return ClosedConnection(self.endpoint, failure, local=is_local(self.lost), events=events)
+            return LostConnection(self.endpoint, failure, local=is_local(self.lost))
         if self._interruption is not None:
             return self._interruption
         if self._deadline.request_expired:

@@ -24,6 +24,8 @@ _LOCAL: Final = frozenset(
 )
 """Errors of a socket that come from a limit of this process or of its host: ports, files, buffers, memory, watches."""
 _IN_TEXT: Final = re.compile(r"\[Errno (\d+)\]")
+_VLLM_ERROR: Final = re.compile(rb'^\s*\{\s*"error"\s*:\s*\{')
+"""The beginning of an error object (vLLM's entrypoints/serve/engine/protocol.py: ErrorResponse)."""
 
 
 class Reason(StrEnum):
@@ -76,6 +78,11 @@ class ClosedConnection(LostConnection):
     That may concern this connection alone: vLLM closes it when it fails inside a stream.
     """
 
+    def __init__(self, endpoint: str, detail: str, *, local: bool = False, events: int = -1) -> None:
+        super().__init__(endpoint, detail, local=local)
+        self.events = events
+        """Whole events of a stream that broke off, as far as they are kept; -1: it was no stream."""
+
 
 class EndedEarly(EngineFailure):
     """A stream ended without the last event of its API. Its client has it as the engine sent it."""
@@ -112,6 +119,14 @@ class EngineBusy(BadAnswer):
         self.seconds = seconds
         self.answered = answered
         """The status that the engine answered."""
+
+    @property
+    def by_engine(self) -> bool:
+        """Whether the engine itself is full, whoever asks. It then answers 503 with an error in vLLM's format.
+
+        A 429 is the limit of a client, and so is a 503 in another format: a sidecar or a mesh has answered it.
+        """
+        return self.answered == 503 and _VLLM_ERROR.search(self.body) is not None
 
 
 def is_local(error: BaseException) -> bool:

@@ -9,7 +9,7 @@ from pdx_proxy.config.settings import Retries
 
 
 def _taken(budget: RetryBudget, now: float, attempts: int) -> int:
-    return sum(budget.take(now) for _ in range(attempts))
+    return sum(budget.take(now, "a", is_crowd=True) for _ in range(attempts))
 
 
 @pytest.mark.parametrize(
@@ -47,7 +47,7 @@ def test_never_more_than_the_budget(steps: list[tuple[float, bool]], free: int, 
     taken: list[float] = []
     for pause, retries in steps:
         now += pause
-        if retries and budget.take(now):
+        if retries and budget.take(now, "a", is_crowd=True):
             taken.append(now)
         elif not retries:
             budget.request(now)
