@@ -18,6 +18,7 @@ from pdx_operator.plan.rollout import Phase
 from pdx_operator.render.http_route import gateway_url
 from pdx_operator.render.spec_fields import field_of
 from pdx_operator.status.facts import Facts
+from pdx_operator.status.notice import without_notice
 
 CRD_TOO_OLD: Final = "CRDTooOld"
 INVALID: Final = "InvalidSpec"
@@ -64,7 +65,8 @@ def crd_too_old(missing: Sequence[str], old: Mapping[str, Any], generation: int,
     )
     outcome = _Outcome(True, CRD_TOO_OLD, f"{text}version; until then the operator changes nothing")
     degraded = _dump(_dated(ConditionType.DEGRADED, outcome, generation, old, now))
-    others = [each for each in old.get("conditions") or () if each["type"] != ConditionType.DEGRADED]
+    kept = without_notice(old).get("conditions") or ()
+    others = [each for each in kept if each["type"] != ConditionType.DEGRADED]
     return {**old, "conditions": [*others, degraded]}
 
 
