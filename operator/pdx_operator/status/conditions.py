@@ -17,6 +17,7 @@ from pdx_operator.observed.workloads import ObservedGateway, ObservedPool
 from pdx_operator.plan.rollout import Phase
 from pdx_operator.render.http_route import gateway_url
 from pdx_operator.render.spec_fields import field_of
+from pdx_operator.status.diagnosis import CANNOT_END
 from pdx_operator.status.facts import Facts
 from pdx_operator.status.notice import without_notice
 
@@ -137,7 +138,9 @@ def _ready(facts: Facts) -> _Outcome:
     if (missing := _missing_pair(facts, facts.plan.deployment.spec)) is not None:
         return missing
     progressing = _progress_unless_paused(facts)
-    if progressing.holds:
+    # What is served does not need a pod that cannot end.
+    stuck = progressing.reason == Phase.RETIRING and any(each.reason == CANNOT_END for each in facts.problems)
+    if progressing.holds and not stuck:
         return _Outcome(False, progressing.reason, progressing.message)
     if facts.plan.deployment.spec.paused:
         return _Outcome(None, PAUSED, "spec.paused is true: the operator keeps nothing as specified")

@@ -188,6 +188,12 @@ def test_an_object_is_ready_once_all_is_as_specified(found: Facts, outcome: tupl
     assert outcomes(status)["Available"] == ("True", "Serving")
 
 
+def test_ready_does_not_wait_for_a_pod_that_cannot_end() -> None:
+    stuck = Diagnosis("PodCannotEnd", "the decode engine: the pod old-1 should have ended")
+    status = outcomes(build(facts(*PAIR, pool(D, "b", 0, 0), problems=[stuck]), {}, NOW))
+    assert (status["Ready"], status["Degraded"]) == (("True", "AsSpecified"), ("True", "PodCannotEnd"))
+
+
 def test_a_rollout_is_progressing_and_not_degraded() -> None:
     found = facts(pool(P, "b", 1, 1), pool(D, "b", 1, 1), pool(P, "a", 1, 0), pool(D, "a", 1, 0))
     status = build(found, {}, NOW)
