@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from pdx_operator.observed import engine_log
-from pdx_operator.status import conditions, diagnosis, problems
+from pdx_operator.status import conditions, diagnosis, image_pulls, problems, refusals, scheduling
 
 PARTS = {
     "{server.capitalize()}NotReady": {"DecodeNotReady", "AggregatedNotReady"},
@@ -15,6 +15,7 @@ PARTS = {
 NAMED = {"INVALID": conditions.INVALID, "SERVING": conditions.SERVING, "NOTHING_FOUND": conditions.NOTHING_FOUND}
 NAMED |= {"CRD_TOO_OLD": conditions.CRD_TOO_OLD, "AS_SPECIFIED": conditions.AS_SPECIFIED}
 NAMED["PAUSED"] = conditions.PAUSED
+NAMED["CANNOT_END"] = diagnosis.CANNOT_END
 PASSED_ON = {"plan.rollout.phase", "failing.reason", "failure.reason", "facts.problems[0].reason", "old['reason']"}
 PASSED_ON |= {
     "progressing.reason",
@@ -26,7 +27,7 @@ PASSED_ON |= {
     "broken.cause",
 }
 """Expressions whose reason is written elsewhere."""
-PLACES = {"_Outcome": 1, "Diagnosis": 0, "_found": 1, "Event": 0}
+PLACES = {"_Outcome": 1, "Diagnosis": 0, "found": 1, "Event": 0}
 """Position of the reason among the arguments of a call."""
 
 
@@ -58,6 +59,7 @@ def _reasons(value: ast.expr) -> Iterator[str]:
 def reasons_of_degraded() -> set[str]:
     """The reasons of the condition Degraded."""
     found = {failure.reason for failure in engine_log.FAILURES}
-    found |= reasons(problems, "Diagnosis") | reasons(diagnosis, "Diagnosis") | reasons(diagnosis, "_found")
+    found |= reasons(problems, "Diagnosis") | reasons(diagnosis, "Diagnosis") | reasons(diagnosis, "found")
+    found |= {reason for module in (image_pulls, refusals, scheduling) for reason in reasons(module, "found")}
     found |= {conditions.NOTHING_FOUND, conditions.INVALID, conditions.CRD_TOO_OLD}
-    return found - {"Loading"}  # what only takes time is in the message of Progressing
+    return found - {"Loading", "Queued"}  # what only takes time is in the message of Progressing

@@ -173,6 +173,10 @@ class ConditionType(StrEnum):
     KV_TRANSFER_VERIFIED = "KVTransferVerified"
 
 
+CONDITION_MANAGED: Final = "Managed"
+"""The condition that an operator writes into an object whose own operator seems to be gone. The owner removes it."""
+
+
 def engines_name(deployment: str, role: Role, revision: str) -> str:
     """Name of the Deployment of one role in one revision."""
     return f"{deployment}-{role}-{revision}"

@@ -41,7 +41,10 @@ NAVIGATION: Final = (
             ),
             Section(
                 "Install and upgrade",
-                ("install.md", "how-to/upgrade.md", "how-to/air-gapped.md", "how-to/gitops.md"),
+                (
+                    *("install.md", "how-to/upgrade.md", "how-to/move-release.md", "how-to/air-gapped.md"),
+                    "how-to/gitops.md",
+                ),
             ),
             Section(
                 "Run",

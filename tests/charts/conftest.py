@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from pdx_api.names import GATEWAY_ROLE
 from pdx_cluster.app.cluster import Cluster
 from pdx_cluster.system.processes import wait_until
 from tests.charts.chart import CRD, NAMESPACE, Chart
@@ -41,6 +42,10 @@ def cluster(prepared: Cluster) -> Iterator[Cluster]:
     yield prepared
     for release in json.loads(prepared.helm("list", "--namespace", NAMESPACE, "--output", "json")):
         prepared.helm("uninstall", release["name"], "--namespace", NAMESPACE)
+    # Releases leave it: running gateways need it.
+    prepared.kubectl("delete", "clusterrole", GATEWAY_ROLE, "--ignore-not-found")
+    for name in ("team-a", "team-b"):
+        prepared.kubectl("delete", "role", GATEWAY_ROLE, "--namespace", name, "--ignore-not-found")
     prepared.kubectl("delete", CRD, "--ignore-not-found", "--wait=false")
     # The API server serves the CRD's objects a moment longer than the CRD, and refuses them.
     name = CRD.partition("/")[2]

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from pdx_api.names import GATEWAY_ROLE
 from pdx_cluster.app.cluster import Cluster
 from pdx_cluster.errors import ClusterError
 from scripts.release.names import read
@@ -138,7 +139,8 @@ def test_uninstalling_keeps_the_crd_and_every_pddeployment_and_a_new_install_tak
     assert "kept due to the resource policy" in output
     assert _names(cluster, "deployments,serviceaccounts,services") <= {"serviceaccount/default"}
     roles = cluster.kubectl("get", "clusterroles,clusterrolebindings", "--output=name").split()
-    assert not [role for role in roles if "/pdx" in role]
+    kept = [role for role in roles if "/pdx" in role]
+    assert kept == [f"clusterrole.rbac.authorization.k8s.io/{GATEWAY_ROLE}"], "gateways need it"
     assert cluster.kubectl("get", "pddeployment/tiny", "--output=name") == "pddeployment.pdx.dev/tiny\n"
     install(cluster)
 

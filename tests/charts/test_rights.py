@@ -145,11 +145,11 @@ def test_an_installed_operator_brings_an_object_up_and_is_never_forbidden_anythi
     assert "forbidden" not in operator.text().lower()
 
 
-def kubeconfig(cluster: Cluster, folder: Path) -> Path:
+def kubeconfig(cluster: Cluster, folder: Path, account: str = "pdx-operator", namespace: str = NAMESPACE) -> Path:
     """What the operator's pod would have: the API server's address and its ServiceAccount's token."""
-    token = cluster.kubectl("create", "token", "pdx-operator", "--namespace", NAMESPACE).strip()
+    token = cluster.kubectl("create", "token", account, "--namespace", namespace).strip()
     config = json.loads(cluster.kubectl("config", "view", "--raw", "--output=json"))
     config["users"][0]["user"] = {"token": token}
-    path = folder / "kubeconfig"
+    path = folder / f"{account}.kubeconfig"
     path.write_text(json.dumps(config))
     return path

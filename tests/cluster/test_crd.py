@@ -150,21 +150,33 @@ def test_kubectl_reports_what_is_wrong(installed: Cluster) -> None:
 def test_kubectl_get_shows_what_is_in_force(installed: Cluster, namespace: str) -> None:
     installed.kubectl("apply", "-n", namespace, "-f", "-", stdin=json.dumps(GOOD))
     fresh = installed.kubectl("get", "pdd", "-n", namespace).splitlines()
-    assert re.split(r" {2,}", fresh[0].strip()) == [
-        *("NAME", "MODE", "CONNECTOR", "ORDER", "PREFILL", "DECODE", "AVAILABLE", "READY", "KV VERIFIED", "AGE"),
-    ]
-    assert fresh[1].split()[:2] == ["qwen", "Disaggregated"]
+    assert fresh[0].split() == ["NAME", "PREFILL", "DECODE", "READY", "KV", "REASON", "AGE"]
     patch = {"status": STATUS.model_dump(mode="json", by_alias=True, exclude_none=True)}
     arguments = ("pdd", "qwen", "-n", namespace, "--subresource=status", "--type=merge")
     installed.kubectl("patch", *arguments, "-p", json.dumps(patch))
     row = installed.kubectl("get", "pdd", "-n", namespace).splitlines()[1].split()
-    assert row[:9] == ["qwen", "Disaggregated", "NIXL", "PrefillFirst", "1", "2", "True", "False", "Unknown"]
+    assert row[:6] == ["qwen", "1/2", "2/3", "False", "Unknown", LONGEST_REASON]
     head, line = installed.kubectl("get", "pdd", "-n", namespace, "-o", "wide").splitlines()
-    wide = {title: line[head.index(title) :].split()[0] for title in ("PREFILL DESIRED", "DECODE DESIRED")}
-    assert list(wide.values()) == ["2", "3"]
+    wide = {
+        title: line[head.index(title) :].split()[0] for title in ("MODEL", "GATEWAY", "MODE ", "CONNECTOR", "ORDER")
+    }
+    assert list(wide.values()) == [GOOD["spec"]["model"]["name"], "1/1", "Disaggregated", "NIXL", "PrefillFirst"]
     stored = json.loads(installed.kubectl("get", "pdd", "qwen", "-n", namespace, "-o", "json"))
     assert stored["status"] == patch["status"]
     installed.kubectl("wait", "--for=condition=Available", "pdd/qwen", "-n", namespace, "--timeout=5s")
+
+
+def test_what_kubectl_get_shows_fits_into_a_terminal(installed: Cluster, namespace: str) -> None:
+    name = "q" * 20
+    installed.kubectl("apply", "-n", namespace, "-f", "-", stdin=json.dumps({**GOOD, "metadata": {"name": name}}))
+    many = [role.model_copy(update={"ready": "100/100"}) for role in STATUS.roles or ()]
+    unknown = [_condition(kind, "Unknown") for kind in ConditionType]
+    status = STATUS.model_copy(update={"roles": many, "conditions": unknown})
+    patch = json.dumps({"status": status.model_dump(mode="json", by_alias=True, exclude_none=True)})
+    installed.kubectl("patch", "pdd", name, "-n", namespace, "--subresource=status", "--type=merge", "-p", patch)
+    shown = installed.kubectl("get", "pdd", "-n", namespace).splitlines()
+    assert name in shown[1]
+    assert max(map(len, shown)) + len("365d") - len("0s") <= TERMINAL
 
 
 def _condition(kind: ConditionType, status: Any) -> Condition:
@@ -178,6 +190,9 @@ def _condition(kind: ConditionType, status: Any) -> Condition:
     )
 
 
+LONGEST_REASON = "UnexpectedAdmissionError"
+TERMINAL = 100
+"""Columns."""
 STATUS = Status(
     observed_generation=1,
     url="http://qwen-gateway.llm.svc",
@@ -194,10 +209,12 @@ STATUS = Status(
             ready_replicas=ready,
             updated_replicas=desired,
             revision="0123456789",
+            ready=f"{ready}/{desired}",
         )
         for role, desired, ready in (("prefill", 2, 1), ("decode", 3, 2))
     ],
-    gateway=GatewayStatus(desired_replicas=1, ready_replicas=1),
+    gateway=GatewayStatus(desired_replicas=1, ready_replicas=1, ready="1/1"),
+    reason=LONGEST_REASON,
     conditions=[
         _condition(ConditionType.AVAILABLE, "True"),
         _condition(ConditionType.READY, "False"),

@@ -191,7 +191,7 @@ def test_a_tutorial_shows_the_columns_of_the_crd() -> None:
     (version,) = yaml.safe_load(crd.read_text())["spec"]["versions"]
     columns = [column["name"] for column in version["additionalPrinterColumns"] if not column.get("priority")]
     page = (ROOT / "docs" / "tutorials" / "gpu-cluster.md").read_text()
-    (header,) = re.findall(r"^NAME +MODE .*$", page, re.MULTILINE)
+    (header,) = re.findall(r"^NAME +PREFILL .*$", page, re.MULTILINE)
     assert re.split(r" {2,}", header)[1:] == [name.upper() for name in columns]
 
 

@@ -33,6 +33,7 @@ class GatewayStatus(StatusPart):
 
     desired_replicas: Count = Field(description="Desired number of gateway pods.")
     ready_replicas: Count = Field(description="Number of ready gateway pods.")
+    ready: Short | None = Field(default=None, description="Both numbers, as READY/DESIRED.")
 
 
 class RoleStatus(StatusPart):
@@ -44,6 +45,9 @@ class RoleStatus(StatusPart):
     ready_replicas: Count = Field(description="Ready engines, of all revisions.")
     updated_replicas: Count = Field(description="Engines of the revision below that exist.")
     revision: Short = Field(description="Revision of the desired engines.")
+    ready: Short | None = Field(
+        default=None, description="The numbers of ready and of desired engines, as READY/DESIRED."
+    )
 
 
 class Condition(StatusPart):
@@ -66,6 +70,11 @@ class Status(StatusPart):
 
     observed_generation: Generation | None = Field(
         default=None, description="Generation of the spec that this status describes."
+    )
+    reason: Short | None = Field(
+        default=None,
+        description="The reason of the condition that is not as it should be, the most important one first: Degraded, "
+        "Ready, KVTransferVerified. None: nothing is wrong.",
     )
     operator: Short | None = Field(
         default=None,

@@ -13,10 +13,14 @@ from pdx_operator.kube.client import ApiError, Cluster, UnavailableError
 from pdx_operator.kube.resources import POD, Key
 from pdx_operator.observed.workloads import ObservedPool, ObservedService, PodInspection, PodView, pod_view
 from pdx_operator.plan.reconcile_plan import Plan
-from pdx_operator.status.diagnosis import ContainerLog, logs_to_read
+from pdx_operator.status.diagnosis import ENDED, ContainerLog, logs_to_read
 
 _MAX_PODS: Final = 300
-"""Pods of one object that are inspected."""
+"""Pods of one object that are inspected, not counting those that have ended."""
+_MAX_ENDED: Final = 50
+"""The newest pods that have ended, which may explain why their successors are missing."""
+_MAX_LISTED: Final = 3000
+"""Pods that are read for it: Kubernetes keeps thousands that have ended."""
 
 Run = tuple[str, str, int]
 """One run of a container: pod, container, restarts."""
@@ -64,13 +68,18 @@ class PodInspector:
 
     async def _list(self) -> PodInspection:
         found: list[PodView] = []
+        ended: list[PodView] = []
+        listed = 0
         async with self._slots:
             selector = f"{LABEL_DEPLOYMENT}={self._key.name}"
             async for page in self._cluster.pages(POD, self._key.namespace, labelSelector=selector):
-                found += (pod_view(pod) for pod in page["items"])
-                if len(found) >= _MAX_PODS:
+                for view in map(pod_view, page["items"]):
+                    (ended if view.phase in ENDED else found).append(view)
+                ended = sorted(ended, key=lambda view: view.placed)[-_MAX_ENDED:]
+                listed += len(page["items"])
+                if len(found) >= _MAX_PODS or listed >= _MAX_LISTED:
                     break
-            pods = tuple(found[:_MAX_PODS])
+            pods = (*found[:_MAX_PODS], *ended)
             restarts = {(pod.name, c.name): c.restarts for pod in pods for c in pod.containers}
             previous, self._logs = self._logs, {}
             logs = {}

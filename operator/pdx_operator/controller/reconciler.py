@@ -30,6 +30,7 @@ from pdx_operator.plan.reconcile_plan import Plan, plan
 from pdx_operator.render.gateway import Installation
 from pdx_operator.status import conditions
 from pdx_operator.status.facts import facts_of
+from pdx_operator.status.notice import notice_in, with_notice, without_notice
 
 log = logging.getLogger(__name__)
 
@@ -160,9 +161,12 @@ class Reconciler:
         if context.crd_check.missing:
             await self._report_crd(snapshot, context.crd_check.missing)
             return None
-        match await context.claims.claim_on(self._key, snapshot.body):
+        claim, notice = await context.claims.claim_on(self._key, snapshot.body)
+        match claim:
             case Claim.FOREIGN:
                 context.transfer_poller.forget(self._key)
+                if notice and notice != notice_in(snapshot.body):
+                    await self._notify_owner(snapshot, notice)
                 return context.intervals.foreign
             case Claim.FREE:
                 return await self._claim(snapshot)
@@ -183,17 +187,36 @@ class Reconciler:
 
     async def _claim(self, snapshot: Snapshot) -> float:
         """Become the operator of an object, before anything else is written, unless it has changed meanwhile."""
+        own, before = self._context.claims.own, snapshot.body.get("status") or {}
+        holder = before.get("operator") or ""
+        if await self._write_whole_status(snapshot, {**without_notice(before), "operator": own}) and holder:
+            text = f"{own} manages this object now; {holder} managed it before, and no longer works or was replaced."
+            self._record(snapshot.body["metadata"]["uid"], [Event("TakenOver", text)])
+        return 0.0
+
+    async def _notify_owner(self, snapshot: Snapshot, notice: str) -> None:
+        """Write a notice into the object of another operator, unless the object has changed meanwhile."""
+        now, generation = self._context.now(), snapshot.body["metadata"]["generation"]
+        status = with_notice(snapshot.body.get("status") or {}, notice, generation, now)
+        written = False
+        try:
+            written = await self._write_whole_status(snapshot, status)
+        finally:
+            if not written:
+                self._context.claims.withdraw(self._key)
+
+    async def _write_whole_status(self, snapshot: Snapshot, status: dict[str, Any]) -> bool:
+        """Write a status that contains another operator's; False if the object has changed meanwhile."""
         context, metadata = self._context, snapshot.body["metadata"]
-        status = {**(snapshot.body.get("status") or {}), "operator": context.claims.own}
         try:
             body = await context.cluster.apply_status(
                 *self._key, uid=metadata["uid"], status=status, version=metadata["resourceVersion"]
             )
         except ConflictError:
             await self._is_current(snapshot)
-        else:
-            context.cache.upsert_object(body, own=True)
-        return 0.0
+            return False
+        context.cache.upsert_object(body, own=True)
+        return True
 
     async def _report_crd(self, snapshot: Snapshot, missing: Sequence[str]) -> None:
         """Report that the CRD is too old, and do nothing else."""

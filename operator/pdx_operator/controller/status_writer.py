@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from pdx_api.names import CONDITION_MANAGED
 from pdx_api.spec.status import declared
 from pdx_operator.controller.intervals import Intervals
 from pdx_operator.kube.cache import Cache
@@ -50,7 +51,8 @@ def _differs(desired: Status, live: Status) -> bool:
 
     A newer CRD may fill in defaults of fields that this version does not write.
     """
-    ours = {condition["type"] for condition in desired.get("conditions") or ()}
+    # A notice of another operator is removed: that is the answer.
+    ours = {CONDITION_MANAGED, *(condition["type"] for condition in desired.get("conditions") or ())}
     kept = [condition for condition in live.get("conditions") or () if condition["type"] in ours]
     return declared({**live, "conditions": kept}) != {**desired, "conditions": list(desired.get("conditions") or ())}
 

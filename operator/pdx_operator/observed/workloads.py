@@ -119,7 +119,7 @@ class ContainerView:
 
 @dataclass(frozen=True, slots=True)
 class PodView:
-    """A pod. Of a ready pod only the first five fields are set: a cluster may have ten thousand pods."""
+    """A pod. Of a ready pod only the first seven fields are set: a cluster may have ten thousand pods."""
 
     name: str
     role: str
@@ -127,15 +127,20 @@ class PodView:
     revision: str
     ready: bool
     terminating: bool = False
+    due: str = ""
+    """When a terminating pod has used up its grace period (RFC 3339)."""
+    node: str = ""
     placed: str = ""
     """When the scheduler placed it, or last found no node for it (RFC 3339)."""
-    node: str = ""
     phase: str = ""
     reason: str = ""
     """Why the pod as a whole failed, for example Evicted or NodeLost."""
     message: str = ""
     unschedulable: str = ""
     """The scheduler's message while it finds no node."""
+    gated: bool = False
+    """Scheduling gates keep it from the scheduler: a queue has not admitted it yet."""
+    gates: tuple[str, ...] = ()
     containers: tuple[ContainerView, ...] = ()
     """Containers that are not ready, init containers first."""
 
@@ -220,21 +225,28 @@ def pod_view(pod: Body) -> PodView:
     labels = metadata.get("labels") or {}
     ready = _condition(status, "Ready").get("status") == "True"
     role = labels.get(LABEL_ROLE) or labels.get(LABEL_SERVICE, "")
-    head = {"name": metadata.get("name", ""), "role": role, "ready": ready}
-    revision, terminating = labels.get(LABEL_REVISION, ""), "deletionTimestamp" in metadata
+    spec, due = pod.get("spec") or {}, str(metadata.get("deletionTimestamp") or "")
+    head = {
+        "name": metadata.get("name", ""),
+        "role": role,
+        "revision": labels.get(LABEL_REVISION, ""),
+        "ready": ready,
+        "terminating": bool(due),
+        "due": due,
+        "node": spec.get("nodeName") or "",
+    }
     if ready:
-        return PodView(**head, revision=revision, terminating=terminating)
+        return PodView(**head)
     scheduled = _condition(status, "PodScheduled")
     return PodView(
         **head,
-        revision=revision,
-        terminating=terminating,
         placed=str(scheduled.get("lastTransitionTime") or metadata.get("creationTimestamp") or ""),
-        node=(pod.get("spec") or {}).get("nodeName") or "",
         phase=status.get("phase") or "",
         reason=status.get("reason") or "",
         message=_cut(status.get("message")),
         unschedulable=_cut(scheduled.get("message")) if scheduled.get("status") == "False" else "",
+        gated=scheduled.get("reason") == "SchedulingGated",
+        gates=tuple(str(gate.get("name")) for gate in spec.get("schedulingGates") or ()),
         containers=(
             # An init container that has succeeded is not ready either.
             *(
@@ -242,11 +254,7 @@ def pod_view(pod: Body) -> PodView:
                 for c in status.get("initContainerStatuses") or ()
                 if _is_unready(c, done=0)
             ),
-            *(
-                _container_view(c, spec=pod.get("spec") or {})
-                for c in status.get("containerStatuses") or ()
-                if _is_unready(c)
-            ),
+            *(_container_view(c, spec=spec) for c in status.get("containerStatuses") or () if _is_unready(c)),
         ),
     )
 

@@ -17,7 +17,9 @@ from pdx_operator.observed.workloads import ObservedGateway, ObservedPool
 from pdx_operator.plan.rollout import Phase
 from pdx_operator.render.http_route import gateway_url
 from pdx_operator.render.spec_fields import field_of
+from pdx_operator.status.diagnosis import CANNOT_END
 from pdx_operator.status.facts import Facts
+from pdx_operator.status.notice import without_notice
 
 CRD_TOO_OLD: Final = "CRDTooOld"
 INVALID: Final = "InvalidSpec"
@@ -50,11 +52,20 @@ def build(facts: Facts, old: Mapping[str, Any], now: datetime) -> dict[str, Any]
         ConditionType.KV_TRANSFER_VERIFIED: _verified(facts, _condition(old, ConditionType.KV_TRANSFER_VERIFIED)),
     }
     conditions = [_dated(kind, outcome, facts.generation, old, now) for kind, outcome in outcomes.items()]
+    reason = _reason(outcomes)
     if facts.plan.deployment is None or facts.plan.rollout is None:
         # With an invalid spec the children stay as they are, and so does the rest of the status.
-        return {**old, **_dump(Status(observed_generation=facts.generation, conditions=conditions))}
+        return {**old, **_dump(Status(observed_generation=facts.generation, reason=reason, conditions=conditions))}
     status = _status(facts, facts.plan.deployment, facts.plan.rollout.revision, conditions)
-    return _dump(status.model_copy(update={"operator": old.get("operator")}))
+    return _dump(status.model_copy(update={"operator": old.get("operator"), "reason": reason}))
+
+
+def _reason(outcomes: Mapping[ConditionType, _Outcome]) -> str | None:
+    """The reason that `kubectl get` shows; None while nothing is wrong."""
+    degraded, ready = outcomes[ConditionType.DEGRADED], outcomes[ConditionType.READY]
+    verified = outcomes[ConditionType.KV_TRANSFER_VERIFIED]
+    wrong = (degraded, degraded.holds is True), (ready, ready.holds is not True), (verified, verified.holds is False)
+    return next((outcome.reason for outcome, is_wrong in wrong if is_wrong), None)
 
 
 def crd_too_old(missing: Sequence[str], old: Mapping[str, Any], generation: int, now: datetime) -> dict[str, Any]:
@@ -64,7 +75,8 @@ def crd_too_old(missing: Sequence[str], old: Mapping[str, Any], generation: int,
     )
     outcome = _Outcome(True, CRD_TOO_OLD, f"{text}version; until then the operator changes nothing")
     degraded = _dump(_dated(ConditionType.DEGRADED, outcome, generation, old, now))
-    others = [each for each in old.get("conditions") or () if each["type"] != ConditionType.DEGRADED]
+    kept = without_notice(old).get("conditions") or ()
+    others = [each for each in kept if each["type"] != ConditionType.DEGRADED]
     return {**old, "conditions": [*others, degraded]}
 
 
@@ -135,7 +147,9 @@ def _ready(facts: Facts) -> _Outcome:
     if (missing := _missing_pair(facts, facts.plan.deployment.spec)) is not None:
         return missing
     progressing = _progress_unless_paused(facts)
-    if progressing.holds:
+    # What is served does not need a pod that cannot end.
+    stuck = progressing.reason == Phase.RETIRING and any(each.reason == CANNOT_END for each in facts.problems)
+    if progressing.holds and not stuck:
         return _Outcome(False, progressing.reason, progressing.message)
     if facts.plan.deployment.spec.paused:
         return _Outcome(None, PAUSED, "spec.paused is true: the operator keeps nothing as specified")
@@ -292,21 +306,24 @@ def _engines(facts: Facts, spec: Spec) -> dict[Role, int]:
 
 def _role_status(role: Role, desired: int, pools: Iterable[ObservedPool], revision: str) -> RoleStatus:
     own = [pool for pool in pools if pool.role is role]
+    ready = sum(min(pool.ready, pool.replicas) for pool in own)
     return RoleStatus(
         role=role,
         desired_replicas=desired,
         replicas=sum(pool.pods for pool in own),
-        ready_replicas=sum(min(pool.ready, pool.replicas) for pool in own),
+        ready_replicas=ready,
         updated_replicas=sum(pool.pods for pool in own if pool.revision == revision),
         revision=revision,
+        ready=f"{ready}/{desired}",
     )
 
 
 def _gateway_status(gateway: ObservedGateway | None, spec: Spec) -> GatewayStatus:
     if gateway is None:
-        desired = 1 if spec.gateway.replicas is None else spec.gateway.replicas
-        return GatewayStatus(desired_replicas=desired, ready_replicas=0)
-    return GatewayStatus(desired_replicas=gateway.replicas, ready_replicas=min(gateway.ready, gateway.replicas))
+        ready, desired = 0, 1 if spec.gateway.replicas is None else spec.gateway.replicas
+    else:
+        ready, desired = min(gateway.ready, gateway.replicas), gateway.replicas
+    return GatewayStatus(desired_replicas=desired, ready_replicas=ready, ready=f"{ready}/{desired}")
 
 
 def _dated(kind: ConditionType, outcome: _Outcome, generation: int, old: Mapping[str, Any], now: datetime) -> Condition:

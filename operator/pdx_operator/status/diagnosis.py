@@ -23,6 +23,10 @@ from pdx_operator.observed.workloads import (
     ObservedService,
     PodView,
 )
+from pdx_operator.status.causes import Cause, found, sentence
+from pdx_operator.status.image_pulls import NO_IMAGE, no_image
+from pdx_operator.status.refusals import refused
+from pdx_operator.status.scheduling import gated, unplaced
 
 SLOW_MINUTES: Final = (60, 30, 20, 10)
 """Thresholds for the duration of a start in messages: the largest one that has passed is given."""
@@ -31,12 +35,20 @@ CREATE_MINUTES: Final = (30, 20, 10, 5)
 
 Pulling an image of 10 GB takes minutes, and the kubelet reports when it fails.
 """
+_OVERDUE_MINUTES: Final = 1
+"""After its grace period, in which a pod may still be terminating: the kubelet kills its containers before that."""
+_RECENT_MINUTES: Final = 10
+"""How long the end of a pod may explain that its successor is not ready yet."""
+ENDED: Final = frozenset({"Failed", "Succeeded"})
+"""Phases of a pod that no controller counts any more."""
 _KUBELET_SECONDS: Final = 15
 """How far the kubelet's times are from those of a pod's spec."""
 _STOP_SECONDS: Final = 60
 """How long an engine that has not started takes to end after SIGTERM, preStop hook included."""
 _KILLED: Final = 137
 """Exit code after SIGKILL."""
+CANNOT_END: Final = "PodCannotEnd"
+"""Reason of a terminating pod whose grace period is long over."""
 CUT: Final = 700
 """Characters of a diagnosis; an Event's note may hold 1024."""
 
@@ -66,13 +78,6 @@ class ContainerLog:
 
 
 @dataclass(frozen=True, slots=True)
-class _Cause:
-    rank: int
-    reason: str
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
 class _Group:
     role: str
     revision: str
@@ -83,8 +88,6 @@ _SERVICES: Final = "kvTransfer"
 """Field of the spec that describes side services."""
 _TITLES: Final = {ROLE_GATEWAY: "gateway", **service_titles()}
 """Names in messages. Without a title, an engine is a "ROLE engine", and a side service a "SERVICE server"."""
-_RANKS: Final = ("listed", "image", "config", "volume", "refused", "memory", "start", "crash", "place", "node", "wait")
-"""Sorts of causes, the most informative first: a cause with a remedy comes before one without."""
 
 
 def diagnose(
@@ -104,48 +107,88 @@ def diagnose(
     `may_use_surge`: a rollout may need more devices than the desired replicas. `fields` names the field of the spec
     that describes a role's engines, if it is not the role.
     """
-    causes = _pod_causes(pods, logs, now, may_use_surge, fields)
+    totals = _totals(pools, gateway, services)
+    present = [pod for pod in pods if pod.phase not in ENDED]
+    causes = _pod_causes(present, logs, now, may_use_surge, fields)
     for group, missing, failure in _refusals(pools, gateway, services):
-        causes[group, _refused(failure)] += missing
+        causes[group, refused(failure, _field(group.role, fields), may_use_surge=may_use_surge)] += missing
+    explained = {group for group, _ in causes}
+    causes += _ended_pods(pods, {group: n for group, n in totals.items() if group not in explained}, now)
     if not causes:
         return None
-    totals = _totals(pools, gateway, pods)
+    totals = {**Counter(_Group(pod.role, pod.revision) for pod in present if not pod.terminating), **totals}
     # Counts do not rank, because they change while the cause stays.
-    group, cause = min(causes, key=lambda found: (found[1].rank, found[0].role, found[0].revision, found[1].text))
+    group, cause = min(causes, key=lambda each: (each[1].rank, each[0].role, each[0].revision, each[1].text))
     several = len({g.revision for g in totals if g.role == group.role}) > 1
     count = sum(n for (other, same), n in causes.items() if other == group and same.reason == cause.reason)
     message = f"{_subject(group, count, totals.get(group, count), several)}: {cause.text}"
-    waits = cause.rank == _RANKS.index("wait")
-    return Diagnosis(cause.reason, _cut(message), failing=not waits, waits=waits)
+    return Diagnosis(cause.reason, _cut(message), failing=not cause.waits, waits=cause.waits)
 
 
 def logs_to_read(pods: Sequence[PodView], most: int = 2) -> tuple[ContainerLog, ...]:
     """The logs that explain failed containers: at most one for each role and revision."""
-    found: dict[_Group, ContainerLog] = {}
+    logs: dict[_Group, ContainerLog] = {}
     for pod in sorted(pods, key=lambda pod: pod.name):
         container = next((c for c in pod.containers if c.ending and c.ending.exit_code), None)
-        if container is not None and not pod.ready and not pod.terminating:
+        if container is not None and not pod.ready and not pod.terminating and pod.phase not in ENDED:
             log = ContainerLog(pod.name, container.name, previous=container.restarts > 0)
-            found.setdefault(_Group(pod.role, pod.revision), log)
-    return tuple(found.values())[:most]
+            logs.setdefault(_Group(pod.role, pod.revision), log)
+    return tuple(logs.values())[:most]
 
 
 def _pod_causes(
     pods: Sequence[PodView], logs: Mapping[str, str], now: datetime, may_use_surge: bool, fields: Mapping[str, str]
-) -> Counter[tuple[_Group, _Cause]]:
+) -> Counter[tuple[_Group, Cause]]:
     """The number of unready pods by group and cause."""
-    causes: Counter[tuple[_Group, _Cause]] = Counter()
-    same: dict[object, _Cause | None] = {}
+    causes: Counter[tuple[_Group, Cause]] = Counter()
+    same: dict[object, Cause | None] = {}
     for pod in pods:
-        if pod.ready or pod.terminating:
-            continue
-        field = fields.get(pod.role, pod.role if pod.role in _ROLES or pod.role == ROLE_GATEWAY else _SERVICES)
         log, group = logs.get(pod.name), _Group(pod.role, pod.revision)
+        if pod.terminating:
+            if _minutes(pod.due, now) >= _OVERDUE_MINUTES:
+                causes[group, _stuck(pod)] += 1
+            continue
+        if pod.ready:
+            continue
+        field = _field(pod.role, fields)
         key = (group, log, _state(pod))
         if key not in same:
             same[key] = _cause(pod, log, now, may_use_surge, field)
         if cause := same[key]:
             causes[group, cause] += 1
+    return causes
+
+
+def _field(role: str, fields: Mapping[str, str]) -> str:
+    """The field of the spec that describes the pods of a role."""
+    return fields.get(role, role if role in _ROLES or role == ROLE_GATEWAY else _SERVICES)
+
+
+def _stuck(pod: PodView) -> Cause:
+    where = f"; if its node {pod.node} is NotReady, repair or delete the node, otherwise" if pod.node else ";"
+    text = f"the pod {pod.name} should have ended by {pod.due}{where} kubectl delete pod {pod.name} --force"
+    return found("stuck", CANNOT_END, text)
+
+
+def _ended_pods(
+    pods: Sequence[PodView], unexplained: Mapping[_Group, int], now: datetime
+) -> Counter[tuple[_Group, Cause]]:
+    """Why the pods of a group ended, where too few are ready and none of those that exist shows a cause.
+
+    Kubernetes keeps pods that have ended, and replaces them. An old one explains nothing once its successor exists.
+    """
+    causes: Counter[tuple[_Group, Cause]] = Counter()
+    for group, desired in unexplained.items():
+        own = [pod for pod in pods if (pod.role, pod.revision) == (group.role, group.revision) and not pod.terminating]
+        present = [pod for pod in own if pod.phase not in ENDED]
+        ended = sorted((pod for pod in own if pod.phase in ENDED), key=lambda pod: pod.placed)
+        if not ended or sum(pod.ready for pod in present) >= desired:
+            continue
+        last = ended[-1]
+        if len(present) < desired or _minutes(last.placed, now) < _RECENT_MINUTES:
+            why = f": {sentence(last.message)}" if last.message else ""
+            text = f"its node does not run it ({last.reason or last.phase}){why}"
+            causes[group, found("node", last.reason or "PodFailed", text)] += 1
     return causes
 
 
@@ -161,17 +204,19 @@ def _containers_state(container: ContainerView) -> object:
     ending = container.ending
     timed_out = ending is not None and _timed_out(container, ending)
     # The kubelet's message about a crash contains the name of the pod.
-    message = container.message if container.waiting in _NO_IMAGE | _NO_CONFIG | _NO_START else ""
+    message = container.message if container.waiting in NO_IMAGE | _NO_CONFIG | _NO_START else ""
     ended = ending and replace(ending, seconds=0.0)
     return replace(container, message=message, running_since="", restarts=0, ending=ended), timed_out
 
 
-def _cause(pod: PodView, log: str | None, now: datetime, may_use_surge: bool, field: str) -> _Cause | None:
+def _cause(pod: PodView, log: str | None, now: datetime, may_use_surge: bool, field: str) -> Cause | None:
+    if pod.gated:
+        return gated(pod.gates)
     if pod.unschedulable:
-        return _unplaced(pod, may_use_surge, field)
-    if pod.reason or pod.phase == "Failed":
-        why = f": {_sentence(pod.message)}" if pod.message else ""
-        return _found("node", pod.reason or "PodFailed", f"its node does not run it ({pod.reason or 'Failed'}){why}")
+        return unplaced(pod.unschedulable, field, may_use_surge=may_use_surge)
+    if pod.reason:
+        why = f": {sentence(pod.message)}" if pod.message else ""
+        return found("node", pod.reason or "PodFailed", f"its node does not run it ({pod.reason}){why}")
     for container in pod.containers:
         cause = _not_created(container) or _ended(container, log, field)
         if cause is not None:
@@ -179,87 +224,65 @@ def _cause(pod: PodView, log: str | None, now: datetime, may_use_surge: bool, fi
     return _slow(pod, now)
 
 
-def _found(kind: str, reason: str, text: str) -> _Cause:
-    return _Cause(_RANKS.index(kind), reason, text)
-
-
-def _unplaced(pod: PodView, may_use_surge: bool, field: str) -> _Cause:
-    message = _sentence(pod.unschedulable)
-    if "ersistent" in message:
-        return _found("volume", "VolumeNotFound", f"its volume does not exist ({message}); create or correct the claim")
-    lacking = re.findall(r"Insufficient ([\w./-]+)", message)
-    # A missing device is more informative than memory that another node lacks.
-    what = next((name for name in lacking if "/" in name), lacking[0] if lacking else "")
-    if not what:
-        remedy = f"change the nodes, or nodeSelector and tolerations in spec.{field}.podTemplate"
-        return _found("place", "Unschedulable", f"no node may take it ({message}); {remedy}")
-    surge = ", or set spec.rollout.maxSurge: 0 to replace engines in place" if may_use_surge else ""
-    return _found("place", "Unschedulable", f"no node has a free {what} ({message}); free one or add a node{surge}")
-
-
-_NO_IMAGE: Final = {"ErrImagePull", "ImagePullBackOff", "ErrImageNeverPull", "RegistryUnavailable"}
 _NO_CONFIG: Final = {"CreateContainerConfigError"}
 _NO_START: Final = {
+    "ConfigPodSandboxError",
     "CreateContainerError",
+    "CreatePodSandboxError",
+    "PreCreateHookError",
+    "PreStartHookError",
     "RunContainerError",
     "StartError",
     "ContainerCannotRun",
     "PostStartHookError",
 }
-_DENIED: Final = re.compile(r"unauthorized|authentication|denied|forbidden|\b40[13]\b", re.IGNORECASE)
 
 
-def _not_created(container: ContainerView) -> _Cause | None:
+def _not_created(container: ContainerView) -> Cause | None:
     image, message = container.image, container.message
     if container.waiting == "InvalidImageName":
-        return _found("image", "InvalidImageName", f"{image!r} is not a valid image name; correct it")
-    if container.waiting in _NO_IMAGE:
-        return _no_image(image, message)
+        return found("image", "InvalidImageName", f"{image!r} is not a valid image name; correct it")
+    if container.waiting in NO_IMAGE:
+        return no_image(image, container.waiting, message)
     if container.waiting in _NO_CONFIG:
         missing = re.search(r'(secret|configmap) "([^"]+)" not found', message)
         if missing:
             kind = "Secret" if missing[1] == "secret" else "ConfigMap"
             text = f"the {kind} {missing[2]} does not exist; create it in this namespace"
-            return _found("config", f"{kind}NotFound", text)
-        return _found("config", "ConfigNotUsable", f"its container cannot be configured: {_sentence(message)}")
+            return found("config", f"{kind}NotFound", text)
+        text = f"its container cannot be configured: {sentence(message)}"
+        if key := re.search(r"couldn't find key (\S+) in (Secret|ConfigMap) (?:\S+/)?(\S+)", message):
+            text += f"; add the key {key[1]} to the {key[2]} {key[3]}, or correct the key in the spec "
+            text += "(model.tokenSecretRef, engine.apiKeySecretRef, engine.env, podTemplate)"
+        elif "run as root" in message or "runAsNonRoot" in message:
+            text += "; set runAsUser in podTemplate, or use an image with a user of its own"
+        return found("config", "ConfigNotUsable", text)
     if container.waiting in _NO_START:
-        return _found("start", "ContainerCannotStart", f"its container cannot start: {_sentence(message)}")
+        return found("start", "ContainerCannotStart", f"its container cannot start: {sentence(message)}")
     return None
 
 
-def _no_image(image: str, message: str) -> _Cause:
-    cause = re.sub(r'^Back-off pulling image "[^"]*"(: )?', "", message)
-    cause = re.sub(r"^(ErrImagePull|ImagePullBackOff): ", "", cause)
-    # The runtime repeats the image before the registry's message.
-    cause = cause.split(f"{image}: ")[-1].removeprefix("failed to resolve reference ").strip()
-    why = f": {_sentence(cause)}" if cause else ""
-    hint = "correct the name, or set imagePullSecrets in podTemplate if the registry requires credentials"
-    if _DENIED.search(cause):
-        hint = "if the image is private, set imagePullSecrets in podTemplate"
-    return _found("image", "ImagePullFailed", f"the image {image} cannot be pulled{why}; {hint}")
-
-
-def _ended(container: ContainerView, log: str | None, field: str) -> _Cause | None:
+def _ended(container: ContainerView, log: str | None, field: str) -> Cause | None:
     ending = container.ending
     if ending is None:
         return None
     if ending.reason in _NO_START:
-        return _found("start", "ContainerCannotStart", f"its container cannot start: {_sentence(ending.message)}")
+        return found("start", "ContainerCannotStart", f"its container cannot start: {sentence(ending.message)}")
     if _timed_out(container, ending):
         text = f"it did not start within {container.startup_seconds} seconds and was stopped"
-        return _found("start", "StartupTimedOut", f"{text}; raise spec.engine.startupSeconds, or load the model faster")
+        return found("start", "StartupTimedOut", f"{text}; raise spec.engine.startupSeconds, or load the model faster")
     excerpt = engine_log.read(log or ending.message)
     if (failure := excerpt.failure) is not None:
-        return _found("listed", failure.reason, f"{excerpt.line.rstrip('.')}; {failure.advice}")
+        return found("listed", failure.reason, f"{excerpt.line.rstrip('.')}; {failure.advice}")
     subject = f"its sidecar {container.name}" if container.sidecar else "it"
     if ending.reason == "OOMKilled":
         if container.sidecar or field == _SERVICES:  # only an overlay sets their limit
             limit = f"the limit in spec.{field}.podTemplate"
         else:
             limit = f"spec.{field}.resources.limits.memory"
-        return _found("memory", "OutOfMemory", f"{subject} exceeded its memory limit and was killed; raise {limit}")
+        return found("memory", "OutOfMemory", f"{subject} exceeded its memory limit and was killed; raise {limit}")
     why = f", saying: {excerpt.line}" if excerpt.line else "; read its log"
-    return _found("crash", "Crashing", f"{subject} ends with exit code {ending.exit_code}{why}")
+    return found("crash", "Crashing", f"{subject} ends with exit code {ending.exit_code}{why}")
 
 
 def _timed_out(container: ContainerView, ending: Ending) -> bool:
@@ -273,19 +296,19 @@ def _timed_out(container: ContainerView, ending: Ending) -> bool:
     )
 
 
-def _slow(pod: PodView, now: datetime) -> _Cause | None:
+def _slow(pod: PodView, now: datetime) -> Cause | None:
     running = next((c.running_since for c in pod.containers if c.running_since and not c.started), "")
     if running:
         minutes = next((m for m in SLOW_MINUTES if _minutes(running, now) >= m), 0)
         more = f" for more than {minutes} minutes" if minutes else ""
-        return _found("wait", "Loading", f"it has been starting{more}" if more else "it is starting")
+        return found("wait", "Loading", f"it has been starting{more}" if more else "it is starting")
     if not pod.node or any(c.running_since for c in pod.containers):
         return None
     minutes = next((m for m in CREATE_MINUTES if _minutes(pod.placed, now) >= m), 0)
     text = f"its container has not been created for more than {minutes} minutes; kubectl describe pod {pod.name}"
     kind = "volume" if minutes == max(CREATE_MINUTES) else "wait"
     what = f"{text} shows what is missing (an image being pulled, a volume)"
-    return _found(kind, "ContainerNotCreated", what) if minutes else None
+    return found(kind, "ContainerNotCreated", what) if minutes else None
 
 
 def _minutes(since: str, now: datetime) -> float:
@@ -305,25 +328,13 @@ def _refusals(
             yield _Group(service.name, service.revision), max(1, service.replicas - service.ready), service.failure
 
 
-def _refused(failure: str) -> _Cause:
-    # Each attempt has another pod name.
-    message = re.sub(r'^pods "[^"]*" is forbidden: ', "", failure)
-    if "exceeded quota" in message:
-        text = f"the namespace's quota refuses its pod ({_sentence(message)}); raise the quota or free something"
-        return _found("refused", "QuotaExceeded", text)
-    return _found("refused", "PodRefused", f"the cluster refuses its pod: {_sentence(message)}")
-
-
 def _totals(
-    pools: Sequence[ObservedPool], gateway: ObservedGateway | None, pods: Sequence[PodView]
-) -> Mapping[_Group, int]:
-    totals = Counter(_Group(pod.role, pod.revision) for pod in pods if not pod.terminating)
-    for pool in pools:
-        if pool.replicas:
-            totals[_Group(pool.role, pool.revision)] = pool.replicas
-    if gateway is not None:
-        totals[_Group(ROLE_GATEWAY, "")] = gateway.replicas
-    return totals
+    pools: Sequence[ObservedPool], gateway: ObservedGateway | None, services: Sequence[ObservedService]
+) -> dict[_Group, int]:
+    """The desired pods of each group."""
+    totals = {_Group(pool.role, pool.revision): pool.replicas for pool in pools if pool.replicas}
+    totals |= {_Group(service.name, service.revision): service.replicas for service in services}
+    return totals if gateway is None else {**totals, _Group(ROLE_GATEWAY, ""): gateway.replicas}
 
 
 def _subject(group: _Group, count: int, total: int, several_revisions: bool) -> str:
@@ -331,11 +342,6 @@ def _subject(group: _Group, count: int, total: int, several_revisions: bool) -> 
     of = f" of revision {group.revision}" if several_revisions else ""
     total = max(count, total)
     return f"the {kind}{of}" if total == 1 else f"{count} of {total} {kind}s{of}"
-
-
-def _sentence(text: str) -> str:
-    """The first sentence of a text, on one line."""
-    return re.split(r"\.\s", " ".join(text.split()), maxsplit=1)[0].rstrip(".")
 
 
 def _cut(text: str) -> str:

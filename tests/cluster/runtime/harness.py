@@ -12,7 +12,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -196,13 +196,15 @@ class Operator:
     port: int
 
     @classmethod
-    def start(cls, kubeconfig: Path, folder: Path, *flags: str) -> Self:
+    def start(
+        cls, kubeconfig: Path, folder: Path, *flags: str, program: Sequence[str] = ("-m", "pdx_operator")
+    ) -> Self:
         """Start it with these flags; it logs to a file in `folder`."""
         port = free_port()
         log = folder / f"operator-{port}.log"
         with log.open("wb") as out:
             process = subprocess.Popen(
-                [sys.executable, *_WARNINGS, "-m", "pdx_operator", "--health-port", str(port), "--verbose", *flags],
+                [sys.executable, *_WARNINGS, *program, "--health-port", str(port), "--verbose", *flags],
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=out,

@@ -138,7 +138,7 @@ def test_columns_show_fields_that_exist() -> None:
     (version,) = custom_resource_definition()["spec"]["versions"]
     paths = {path for path, _ in nodes(SCHEMA)} | {".metadata.creationTimestamp"}
     names = [column["name"] for column in version["additionalPrinterColumns"] if column["priority"] == 0]
-    assert names == ["Mode", "Connector", "Order", "Prefill", "Decode", "Available", "Ready", "KV Verified", "Age"]
+    assert names == ["Prefill", "Decode", "Ready", "KV", "Reason", "Age"]
     for column in version["additionalPrinterColumns"]:
         assert column["jsonPath"].split("[")[0] in paths
 

@@ -151,10 +151,27 @@ async def test_an_object_of_another_operator_is_not_written(
     status: dict[str, Any], annotations: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     setup = _Setup(_Server(status, annotations))
-    monkeypatch.setattr(Claims, "_has_expired", lambda self, holder: asyncio.sleep(0, False))
+    monkeypatch.setattr(Claims, "_renewal", lambda self, holder: asyncio.sleep(0, "x"))
     for _ in range(3):
         assert await setup.reconciler.reconcile() == 30.0
     assert (setup.server.writes, setup.conflicts) == ([], 1)
+
+
+async def test_a_notice_is_written_once_and_its_owner_removes_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    setup = _Setup(_Server({"operator": OTHER, "conditions": [{"type": "Ready", "status": "True", "reason": "x"}]}))
+    monkeypatch.setattr(Claims, "_renewal", lambda self, holder: asyncio.sleep(0, None))
+    for _ in range(3):
+        assert await setup.reconciler.reconcile() == 30.0
+    assert setup.server.writes == ["status"]
+    status = setup.server.body["status"]
+    assert [(each["type"], each["status"]) for each in status["conditions"]] == [
+        ("Ready", "True"),
+        ("Managed", "Unknown"),
+    ]
+    assert status["operator"] == OTHER
+    owner = _Setup(_Server({**status, "operator": MINE}))
+    await owner.reconciler.reconcile()
+    assert "Managed" not in {each["type"] for each in owner.server.body["status"]["conditions"]}
 
 
 async def test_an_operator_that_loses_an_object_meanwhile_writes_nothing() -> None:

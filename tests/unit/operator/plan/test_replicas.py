@@ -145,7 +145,7 @@ def test_aggregated_engines_without_replicas_begin_with_one() -> None:
 def test_the_gateways_number_stays_too(world: World) -> None:
     world.live[GATEWAY]["spec"]["replicas"] = 6
     assert not world.step().has_writes
-    assert world.body["status"]["gateway"] == {"desiredReplicas": 6, "readyReplicas": 6}
+    assert world.body["status"]["gateway"] == {"desiredReplicas": 6, "readyReplicas": 6, "ready": "6/6"}
 
 
 def test_a_paused_object_is_not_written(world: World) -> None:

@@ -68,7 +68,7 @@ def test_the_status_of_a_serving_object() -> None:
         "image": deployment().spec.engine.image,
         "revision": "a",
         "roles": [role_status("prefill", 1, 1, 1, 1), role_status("decode", 1, 1, 1, 1)],
-        "gateway": {"desiredReplicas": 1, "readyReplicas": 1},
+        "gateway": {"desiredReplicas": 1, "readyReplicas": 1, "ready": "1/1"},
     }
     assert [(c["type"], c["status"], c["reason"], c["message"]) for c in conditions] == [
         ("Available", "True", "Serving", "requests are served at http://x-gateway.ns.svc"),
@@ -88,6 +88,7 @@ def role_status(role: str, desired: int, replicas: int, ready: int, updated: int
         "readyReplicas": ready,
         "updatedReplicas": updated,
         "revision": "a",
+        "ready": f"{ready}/{desired}",
     }
 
 
@@ -102,6 +103,17 @@ def test_one_pool_has_neither_connector_nor_order() -> None:
     assert status.keys() & {"connector", "order"} == set()
     assert outcomes(status)["Available"] == ("True", "Serving")
     assert outcomes(status)["Ready"] == ("False", "Starting")
+
+
+def test_the_reason_names_what_is_not_as_it_should_be() -> None:
+    broken = TransferReport(Finding(Verdict.BROKEN, possible=1, broken=(Broken("p", "d", "x", Cause.PORTS),)))
+    found = [
+        build(facts(*PAIR), {}, NOW),
+        build(facts(*PAIR, transfer=broken), {}, NOW),
+        build(facts(*PAIR, gateway=replace(GATEWAY, ready=0)), {}, NOW),
+        build(facts(*PAIR, gateway=replace(GATEWAY, ready=0), problems=[BROKEN]), {}, NOW),
+    ]
+    assert [status.get("reason") for status in found] == [None, "PortsBlocked", "GatewayNotReady", "Crashing"]
 
 
 def test_a_settled_object_has_the_same_status_for_ever() -> None:
@@ -186,6 +198,12 @@ def test_an_object_is_ready_once_all_is_as_specified(found: Facts, outcome: tupl
     status = build(found, {}, NOW)
     assert outcomes(status)["Ready"] == outcome
     assert outcomes(status)["Available"] == ("True", "Serving")
+
+
+def test_ready_does_not_wait_for_a_pod_that_cannot_end() -> None:
+    stuck = Diagnosis("PodCannotEnd", "the decode engine: the pod old-1 should have ended")
+    status = outcomes(build(facts(*PAIR, pool(D, "b", 0, 0), problems=[stuck]), {}, NOW))
+    assert (status["Ready"], status["Degraded"]) == (("True", "AsSpecified"), ("True", "PodCannotEnd"))
 
 
 def test_a_rollout_is_progressing_and_not_degraded() -> None:

@@ -64,7 +64,8 @@ from tests.unit.operator.status.pods import CRASH, IMAGE, NO_GPU, NOW, diagnosis
             pod(unschedulable="0/1 nodes are available: 1 node(s) had untolerated taint {gpu: yes}."),
             "Unschedulable",
             "the prefill engine: no node may take it (0/1 nodes are available: 1 node(s) had untolerated taint "
-            "{gpu: yes}); change the nodes, or nodeSelector and tolerations in spec.prefill.podTemplate",
+            "{gpu: yes}); if the nodes with the taint are meant for it, add their toleration to "
+            "spec.prefill.podTemplate",
             id="taint",
         ),
         pytest.param(
@@ -83,7 +84,9 @@ from tests.unit.operator.status.pods import CRASH, IMAGE, NO_GPU, NOW, diagnosis
         pytest.param(
             pod(state=waiting("CreateContainerConfigError", "couldn't find key token in Secret ns/hf")),
             "ConfigNotUsable",
-            "the prefill engine: its container cannot be configured: couldn't find key token in Secret ns/hf",
+            "the prefill engine: its container cannot be configured: couldn't find key token in Secret ns/hf; add the "
+            "key token to the Secret hf, or correct the key in the spec (model.tokenSecretRef, engine.apiKeySecretRef, "
+            "engine.env, podTemplate)",
             id="key of a secret",
         ),
         pytest.param(
@@ -232,8 +235,9 @@ def test_with_two_revisions_the_failing_one_is_named() -> None:
         (
             'pods "x-7f-abc" is forbidden: violates PodSecurity "restricted:latest": seccompProfile',
             "PodRefused",
-            '2 of 3 prefill engines: the cluster refuses its pod: violates PodSecurity "restricted:latest": '
-            "seccompProfile",
+            "2 of 3 prefill engines: the namespace's Pod Security level refuses its pod (violates PodSecurity "
+            '"restricted:latest": seccompProfile); change securityContext in spec.prefill.podTemplate, or the '
+            "namespace's label pod-security.kubernetes.io/enforce",
         ),
     ],
 )
@@ -284,7 +288,7 @@ def test_a_sidecar_is_named() -> None:
 
 def test_ready_and_terminating_pods_are_ignored() -> None:
     ready = pod_view({"metadata": {"name": "p"}, "status": {"conditions": [{"type": "Ready", "status": "True"}]}})
-    ending = pod_view({"metadata": {"name": "p", "deletionTimestamp": "2026-05-04T11:59:00Z"}, "status": {}})
+    ending = pod_view({"metadata": {"name": "p", "deletionTimestamp": "2026-05-04T11:59:30Z"}, "status": {}})
     assert diagnose([], None, [ready, ending], {}, now=NOW) is None
 
 
