@@ -139,7 +139,8 @@ async def run(plan: Plan, log: Path) -> Report:
         if plan.before:
             _block(plan, engines)
         probes = Verification(period_seconds=plan.period)
-        async with setup(engines, [], settings, log, verification=probes) as [gateway]:
+        roles = (Role.DECODE,) if plan.before else tuple(Role)  # no P becomes warm while its KV is blocked
+        async with setup(engines, [], settings, log, verification=probes, roles=roles) as [gateway]:
             await _measure(report, gateway, engines)
             report.expect(not sum(engines.violations.values()), f"violations: {engines.violations}")
             await conclude(report, [gateway])

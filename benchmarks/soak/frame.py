@@ -3,7 +3,7 @@
 import asyncio
 import time
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -61,8 +61,9 @@ async def setup(
     log: Path,
     gateways: int = 1,
     verification: Verification = NO_PROBES,
+    roles: Collection[Role] = tuple(Role),
 ) -> AsyncIterator[list[GatewayProcess]]:
-    """Gateways and their engines, all warm; they end with the context.
+    """Gateways and their engines, those of `roles` warm; they end with the context.
 
     Without `verification`, every leg at an engine is a client's.
     """
@@ -82,7 +83,7 @@ async def setup(
         for role, sim in sims:
             await engines.add(role, sim)
         for gateway in started:
-            await warm(gateway, engines)
+            await warm(gateway, engines, roles)
         yield started
 
 
@@ -96,13 +97,14 @@ async def conclude(report: Report[Any], gateways: Iterable[GatewayProcess]) -> N
         report.expect(not strange, "the gateway's log: " + "\n".join(strange[:40]))
 
 
-async def warm(gateway: GatewayProcess, engines: Engines) -> None:
-    """Wait until every worker serves and every engine may be picked."""
+async def warm(gateway: GatewayProcess, engines: Engines, roles: Collection[Role] = tuple(Role)) -> None:
+    """Wait until every worker serves and every engine of these roles may be picked."""
 
     async def all_warm() -> bool:
         state = await gateway.state()
         found = state["endpoints"]
-        warm = len(found) == len(engines.specs) and all(each["state"] == "Warm" for each in found)
+        needed = [each for each in found if each["role"] in roles]
+        warm = len(found) == len(engines.specs) and all(each["state"] == "Warm" for each in needed)
         return warm and bool(state["workersServing"] == state["workers"])
 
     assert await eventually(all_warm, within=30.0), (await gateway.state())["endpoints"]

@@ -19,7 +19,7 @@ from pdx_proxy.handoff.failures import HandoffFailure, judge
 from pdx_proxy.handoff.request import Handoff, Request
 from pdx_proxy.handoff.settlements import Settlements
 from pdx_proxy.http.downstream.exchange import Exchange
-from pdx_proxy.http.upstream.failures import EngineBusy, EngineFailure, Reason
+from pdx_proxy.http.upstream.failures import BadAnswer, EngineBusy, EngineFailure, Reason
 from pdx_proxy.payload.body import decode_body
 from pdx_proxy.serving.isolation import Isolation, QuarantineError
 from pdx_proxy.serving.retry import Retry
