@@ -155,32 +155,29 @@ def _sim(plan: Plan, store: str) -> SimSettings:
 
 def _block(plan: Plan, engines: Engines) -> None:
     """Block KV where the plan says."""
-    prefill, decode = (
-        [engine for engine in engines.live.values() if engine.settings.role is role]
-        for role in (Role.PREFILL, Role.DECODE)
-    )
-    everyone = [*prefill, *decode]
+    everyone = list(engines.live.values())
+    prefill, decode = ([e for e in everyone if e.settings.role is role] for role in (Role.PREFILL, Role.DECODE))
     match plan.where:
         case Where.PAIR:
             _separate(prefill[:1], decode[:1])
         case Where.DECODE:
-            _separate(decode[:1], everyone)
+            _separate(decode[:1], prefill)
         case Where.PREFILL:
-            _separate(prefill[:1], everyone)
+            _separate(prefill[:1], decode)
         case Where.ALL:
-            _separate(everyone, everyone)
+            _separate(prefill, decode)
+    for engine in decode[:1] if plan.where is Where.DECODE else everyone:
+        if engine.storage is not None:
+            engine.storage.block(_FOREVER)
 
 
-def _separate(some: Iterable[SimEngine], others: Iterable[SimEngine]) -> None:
-    """Let none of `some` reach one of `others`, nor the store, and the other way round."""
-    both = list(some), list(others)
+def _separate(prefill: Iterable[SimEngine], decode: Iterable[SimEngine]) -> None:
+    """Let none of these P's and D's reach each other."""
+    both = list(prefill), list(decode)
     for near, far in (both, both[::-1]):
         for engine in near:
             engine.station.channel.block(_FOREVER, frozenset(other.side_channel_port for other in far))
             engine.station.handshaken.clear()
-    for engine in both[0]:
-        if engine.storage is not None:
-            engine.storage.block(_FOREVER)
 
 
 def _repair(engines: Engines) -> None:
