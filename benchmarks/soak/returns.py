@@ -71,7 +71,9 @@ class Report(frame.Report[Plan]):
 async def run(plan: Plan, log: Path) -> Report:
     """Send all streams at once."""
     report = Report(plan)
-    sim = replace(BASE, jitter=0.0, max_running=_RUNNING, decode_token_seconds=plan.answer / _TOKENS, lease_seconds=60.0)
+    sim = replace(
+        BASE, jitter=0.0, max_running=_RUNNING, decode_token_seconds=plan.answer / _TOKENS, lease_seconds=60.0
+    )
     settings = Settings(limits=Limits(queue_seconds=plan.waits))
     sims = each_role(replace(sim, decoder_ttl_seconds=480.0), _ENGINES)
     async with setup(Engines(plan.order), sims, settings, log) as [gateway]:
