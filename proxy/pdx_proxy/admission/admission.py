@@ -275,7 +275,9 @@ class Admission:
         """Return the name of a request's client: its key's, else its address."""
         if name is not None:
             return f"key {name}"
-        forwarded = exchange.headers.get("x-forwarded-for", "") if self._trusted else ""
+        if not self._trusted:
+            return exchange.peer
+        forwarded = exchange.headers.get("x-forwarded-for", "")
         return client_address(exchange.peer, forwarded, self._trusted)
 
     def identify(self, exchange: Exchange, name: str | None) -> tuple[str, bool]:

@@ -104,7 +104,7 @@ class FairQueue(Generic[Item]):
             item = self._candidate(client, wide=wide)
             if item is not None and not fits(item):
                 passed.append(entry)
-                if client.items[item]:
+                if not self._narrow or client.items[item]:
                     break
                 wide = False
                 item = self._candidate(client, wide=False)

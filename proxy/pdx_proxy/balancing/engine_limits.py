@@ -30,8 +30,10 @@ _KEPT_SHARE: Final = 0.7
 """Weight of the earlier values in an average."""
 _RATE_SECONDS: Final = 5.0
 """Within this time, the weight of a request that has ended falls to 1/e."""
-_SLOW_PREFILL: Final = 0.2
-"""With so many seconds of a prefill, twice as many requests as a D runs may be at a P while its limit rises."""
+_AHEAD: Final = 2.0
+"""While a D's limit rises, so many times what it runs may be at a P in addition."""
+_SLOW_PREFILL: Final = 0.05
+"""Seconds of a prefill from which that is so; with shorter ones, D's limit rises soon enough by itself."""
 QUICK_SECONDS: Final = 0.2
 """An engine whose answers take less may have as many requests as it ends in this time: so long they wait at most."""
 _SHORTEST_SECONDS: Final = 0.1
@@ -167,7 +169,7 @@ def under_way(decode: EngineLimit, prefill_seconds: float) -> float:
     ending = decode.rate * prefill_seconds
     if not decode.grows or decode.was_full:
         return ending
-    return max(ending, min(prefill_seconds / _SLOW_PREFILL, 1.0) * max(MOST_QUEUED, decode.load))
+    return max(ending, min(prefill_seconds / _SLOW_PREFILL, 1.0) * max(MOST_QUEUED, _AHEAD * decode.load))
 
 
 class LimitEstimator:

@@ -72,13 +72,22 @@ class Load:
 
     def release(self, endpoint: Endpoint) -> None:
         """Count one leg less: once for every `acquire`."""
-        if self.on_release is None:
+        if self.on_release is None or not self._makes_room(endpoint):
             self._forget(endpoint)
-            return
-        was_full = self.full(endpoint)
-        self._forget(endpoint)
-        if was_full and not self.full(endpoint):
+        else:
+            self._forget(endpoint)
             self.on_release()
+
+    def _makes_room(self, endpoint: Endpoint) -> bool:
+        """Whether the endpoint is full, and will not be with one leg less."""
+        name, legs = endpoint.name, self.count(endpoint)
+        borrower = self.borrowers.get(name)
+        if borrower is None:
+            limit = self.limits.get(name, inf)
+            return limit <= legs < limit + 1
+        total = self.count_all(borrower.lenders)
+        full = legs >= borrower.most or total >= borrower.limit
+        return full and legs < borrower.most + 1 and total < borrower.limit + 1
 
     def _forget(self, endpoint: Endpoint) -> None:
         left = self.legs[endpoint.name] - 1

@@ -19,7 +19,7 @@ from pdx_proxy.http.upstream.failures import ConnectTimeout, DeadlineExceeded, E
 
 PAUSE_SECONDS: Final = 1.0
 """Between two rounds, varied by a fifth so that several gateways do not read an engine at the same instant."""
-GROWING_SECONDS: Final = 0.1
+GROWING_SECONDS: Final = 0.05
 """Between two rounds while requests wait for an engine that may be able to run more."""
 SAMPLE_SECONDS: Final = 10.0
 """Between two samples: rounds that are compared with each other, and in which the models are read."""

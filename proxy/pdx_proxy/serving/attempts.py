@@ -207,6 +207,14 @@ class Attempts:
         load, prefill = self.load, choice.prefill
         return not load.full(choice.decode) and (prefill is None or not load.full(prefill))
 
+    def has_decode(self) -> bool:
+        """Whether an engine that answers clients has room, or none is there."""
+        load, decodes = self.load, self._engines.snapshot.decode
+        for decode in decodes:
+            if not load.full(decode):
+                return True
+        return not decodes
+
     def choose_with_room(self, request: Request) -> tuple[bool, Choice | None]:
         """Whether the request must wait no longer, and its engines; None if there are none.
 
@@ -327,6 +335,8 @@ class RoomWaiter(Waiter):
         """Its slots there."""
 
     def reserve(self) -> bool:
+        if not self._attempts.has_decode():
+            return False
         fits, choice = self._attempts.choose_with_room(self._request)
         if fits and choice is not None:
             self.choice = choice

@@ -1,7 +1,7 @@
 """Retry-After: an honest time, also for many clients at once."""
 
-import itertools
 import random
+from itertools import pairwise
 
 import pytest
 
@@ -52,7 +52,7 @@ def test_more_than_can_be_promised_is_spread() -> None:
     assert max(promised) == LONGEST
     late = promised[100:]
     assert max(late.count(seconds) for seconds in set(late)) <= 2 * len(late) / len(set(late))
-    assert max(b - a for a, b in itertools.pairwise(promised)) <= 2
+    assert max(b - a for a, b in pairwise(promised)) <= 2
 
 
 def test_before_anything_is_measured_clients_come_back_at_different_times() -> None:

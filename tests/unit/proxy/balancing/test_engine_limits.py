@@ -237,10 +237,10 @@ def test_answers_that_nobody_reads_need_no_room() -> None:
 def test_as_many_are_under_way_as_end_meanwhile() -> None:
     assert under_way(EngineLimit(100, load=100, rate=40.0), 0.5) == 20
     grows = EngineLimit(9, load=8, grows=True, rate=1.0)
-    assert under_way(grows, 0.05) == 2, "D's limit rises soon enough by itself"
-    assert under_way(grows, 1.0) == 8
-    assert under_way(grows, 10.0) == 10
-    assert under_way(replace(grows, rate=0.1), 10.0) == 8, "at most as many as it has"
+    assert under_way(grows, 0.025) == 8, "D's limit rises soon enough by itself"
+    assert under_way(grows, 1.0) == 16
+    assert under_way(replace(grows, load=1), 1.0) == 4
+    assert under_way(replace(grows, rate=2.0), 10.0) == 20
     assert under_way(replace(grows, was_full=True), 1.0) == 1
 
 

@@ -69,3 +69,24 @@ def test_lenders_without_a_limit_are_never_full() -> None:
     load.lend({"r1": (a, b)})
     assert not load.full(a)
     assert {name: each.limit for name, each in load.borrowers.items()} == {a.name: inf, b.name: inf}
+
+
+def test_only_an_engine_that_was_full_wakes_a_request_that_waits() -> None:
+    a, b, d = endpoint(1), endpoint(2), endpoint(3, Role.DECODE)
+    load = loaded({a: 3.0, b: 5.0, d: 2.5}, a=6, b=2, d=3)
+    load.lend({"r1": (a, b)})
+    woken: list[int] = []
+    load.on_release = lambda: woken.append(load.count(d))
+    load.release(d)
+    assert woken == [2], "three legs are more than 2.5"
+    load.release(d)
+    assert woken == [2], "it had room"
+    load.release(b)
+    assert len(woken) == 2, "all P's together were full"
+    load.release(a)
+    assert len(woken) == 2
+    load.limits = {d.name: 1.0}
+    load.acquire(d)
+    load.acquire(d)
+    load.release(d)
+    assert len(woken) == 2, "it is still full"
