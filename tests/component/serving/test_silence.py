@@ -75,7 +75,7 @@ async def test_hidden_reasoning_passes_with_default_settings(seconds: int, order
     world = await make_world(order, d=engine, deadlines=Deadlines())
     await world.session.close()
     world.session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=None), auto_decompress=False)
-    hidden = {"include_reasoning": False, "tokens": seconds + 4}
+    hidden: dict[str, Any] = {"include_reasoning": False, "tokens": seconds + 4}
     shapes = list(STREAMS.values())
     split: list[Reply] = await asyncio.gather(
         *(world.complete(shape, **hidden) for shape in shapes),
