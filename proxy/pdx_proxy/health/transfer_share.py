@@ -1,7 +1,7 @@
 """The share of prompt tokens that decode engines received over KV transfer in the last half minute. Pure.
 
-It follows from the engines' own counters. The `cached_tokens` of answers cannot show it: under NIXL they are the tokens
-that the prefill engine had cached, elsewhere they include the decode engine's own prefix cache.
+It follows from the engines' own counters. The `cached_tokens` of answers cannot show it: they are the tokens that the
+prefill engine had cached.
 """
 
 from collections import deque

@@ -8,6 +8,7 @@ import pytest
 
 from pdx_api.names import Order
 from pdx_proxy.config.settings import Deadlines
+from pdx_proxy.engines import leg
 from pdx_sim import FaultKind, Leg
 from tests.component.conftest import MakeWorld
 from tests.component.harness import Reply, Shape, World
@@ -22,14 +23,17 @@ SHORT = Deadlines(handoff=0.5, first_event=0.7, idle=0.4)
 
 def _costs(world: World, requests: int) -> None:
     """Each request has cost one prefill and one decode."""
-    legs = {leg: sum(each.counts.legs.get(leg, 0) for each in world.engines) for leg in Leg}
+    legs = {kind: sum(each.counts.legs.get(kind, 0) for each in world.engines) for kind in Leg}
     warm_ups = len(world.decode)
     assert legs[Leg.PREFILL] == legs[Leg.DECODE] == requests + warm_ups, legs
     assert not any(world.report["retries"].values())
 
 
 @pytest.mark.parametrize("stream", STREAMS.values(), ids=STREAMS)
-async def test_hidden_reasoning_is_not_cut(stream: Shape, order: Order, make_world: MakeWorld) -> None:
+async def test_hidden_reasoning_is_not_cut(
+    stream: Shape, order: Order, make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(leg, "_OUTCOME_SECONDS", 0.1)
     engine = {"decode_token_seconds": TOKEN_SECONDS, "reasoning_tokens": 24}
     world = await make_world(order, 1, 1, d=engine, deadlines=SHORT)
     reply = await world.complete(stream, **HIDDEN)
