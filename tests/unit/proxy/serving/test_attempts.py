@@ -93,7 +93,7 @@ def test_a_failed_prefill_is_avoided_although_every_other_decode_is_busy_or_fail
     engines = SimpleNamespace(load=load, settings=Settings(), snapshot=Snapshot.of([p, q, busy, failed]))
     serving: Any = SimpleNamespace(engines=engines, chooser=Chooser(Choosing(), load, Counters()))
     attempts = _attempts(serving)
-    assert attempts._or_busy({p.name}) == {p.name, busy.name}
+    assert attempts._or_busy({p.name}, _request()) == {p.name, busy.name}
     retry = replace(attempts._first, avoid=frozenset({p.name, failed.name}))
     choice = attempts._choose_least_full(_request(), retry)
     assert choice is not None
