@@ -1,6 +1,6 @@
 """The malformed requests that vLLM 0.32 answers with 500, because a validator of it raises an exception. Pure.
 
-docs/failures-500.md lists them with their lines in vLLM.
+docs/requests-at-fault.md lists them with their lines in vLLM.
 """
 
 from collections.abc import Mapping
