@@ -48,7 +48,6 @@ class Attempts:
 
     def __init__(self, settlements: Settlements, admission: Admission, isolation: Isolation, cursor: int) -> None:
         serving = self._serving = settlements.serving
-        serving.identify = admission.identify
         self._admission = admission
         self._isolation = isolation
         self.load = serving.engines.load

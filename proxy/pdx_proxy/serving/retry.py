@@ -66,9 +66,14 @@ class Retry:
         return len(self.dead) >= MOST_DEATHS or self.forbidden
 
     def repeats(self, failure: HandoffFailure) -> bool:
-        """Whether the engine shows the same as the one before, so that the request is at fault."""
+        """Whether the engine shows the same as another one before, so that the request is at fault.
+
+        If no other D is left, the same D may show it: first in a hand-off, then when it serves the request alone.
+        """
         found = symptom(failure.cause)
-        return found is not None and self.last is not None and self.blame is not None and found == symptom(self.last)
+        if found is None or self.last is None or self.blame is None or found != symptom(self.last):
+            return False
+        return failure.endpoint.name not in self.avoid or self.failed is not None
 
     def after_repetition(self, failure: HandoffFailure) -> "Retry":
         """The request is at fault: no attempt follows, and neither engine is blamed."""

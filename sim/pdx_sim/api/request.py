@@ -31,6 +31,8 @@ class APIError(Exception):
         self.param = param
         self.retry_after = 0
         """Seconds of the answer's Retry-After header; 0: it has none."""
+        self.closes = False
+        """Whether the connection is closed behind the answer, without a header that says so (ServerErrorMiddleware)."""
 
     def as_json(self) -> dict[str, Any]:
         """The error object."""

@@ -19,6 +19,7 @@ from pdx_sim.api.legs import accepts, has_id, violations
 from pdx_sim.api.messages import anthropic_error, count_tokens
 from pdx_sim.api.paths import CHAT, COMPLETIONS, MESSAGES, RESPONSES
 from pdx_sim.api.request import APIError, Call, decode_body, leg_of
+from pdx_sim.api.server_errors import check as check_server_errors
 from pdx_sim.core.counters import Violation
 from pdx_sim.core.engine_core import Core
 from pdx_sim.core.sequence import Finish, Leg, Sequence
@@ -29,6 +30,8 @@ from pdx_sim.transfer.storage import Storage
 
 _MAX_BODY: Final = 64 << 20
 _GARBAGE: Final = b"\x16\x03\x01\x00\xff not http\r\n\r\n"
+_CLOSES_AFTER: Final = 0.005
+"""Seconds between an answer and the end of its connection."""
 _REASONS: Final[dict[int, str]] = {
     400: "BadRequestError",
     404: "NotFoundError",
@@ -189,6 +192,7 @@ class Api:
         try:
             if fault is not None:
                 await self._fail_early(request, fault, body)
+            check_server_errors(body, path)
             call = self._read(body, path, request.headers.get("X-Request-Id"), leg)
             with self._closed_is_refused(body):
                 return await self._answer(request, call, fault)
@@ -327,6 +331,8 @@ async def _shape_errors(request: web.Request, handler: Any) -> web.StreamRespons
         answer = json_answer(shaped, error.status)
         if error.retry_after:
             answer.headers["Retry-After"] = str(error.retry_after)
+        if error.closes and request.transport is not None:
+            asyncio.get_running_loop().call_later(_CLOSES_AFTER, request.transport.close)
         return answer
     except (web.HTTPNotFound, web.HTTPMethodNotAllowed) as error:
         return json_answer({"detail": error.reason}, error.status)

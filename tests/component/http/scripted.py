@@ -43,10 +43,15 @@ class ScriptedEngine:
         self.scripts = list(scripts)
         self.requests = 0
         """Requests without warm-ups."""
+        self.connections = 0
+        self.connections_of: list[int] = []
+        """The numbers of their connections."""
         self.proceed = asyncio.Event()
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Answer the requests of one connection."""
+        self.connections += 1
+        number = self.connections
         while True:
             head = (await reader.readuntil(b"\r\n\r\n")).lower()
             size = int(head.partition(b"content-length: ")[2].split(b"\r\n")[0] or 0)
@@ -56,6 +61,7 @@ class ScriptedEngine:
                 writer.write(b"HTTP/1.1 200 OK\r\n" + framing + _WARM)
                 continue
             self.requests += 1
+            self.connections_of.append(number)
             script = self.scripts.pop(0)
             writer.write(script.data)
             if script.then:

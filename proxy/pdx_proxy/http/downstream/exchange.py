@@ -155,7 +155,8 @@ def own_lines(exchange: Exchange) -> bytes:
 def answer(
     exchange: Exchange, status: int, body: bytes, headers: Mapping[str, str], content_type: str = "application/json"
 ) -> None:
-    """Write a whole answer that the gateway itself gives."""
-    length = {"content-type": content_type, "content-length": str(len(body))}
+    """Write a whole answer that the gateway itself gives. Without a body, it has no content type."""
+    length = {"content-type": content_type} if body else {}
+    length["content-length"] = str(len(body))
     framing = {**length, **headers, **connection_header(exchange)}
     exchange.write(answer_head(status, (), framing, own_lines(exchange)) + body)

@@ -17,7 +17,7 @@ from aiohttp.web_protocol import RequestHandler
 
 from pdx_proxy.http.downstream.boundary import RequestBoundary
 from pdx_proxy.http.downstream.exchange import Handler, Pausable, date_line
-from pdx_proxy.http.downstream.head import FORWARDED_FOR, MAX_HEADERS
+from pdx_proxy.http.downstream.head import FORWARDED_FOR, MAX_HEADERS, is_host
 from pdx_proxy.http.downstream.inflation import check_ratio, inflate, inflater_of
 from pdx_proxy.http.downstream.transport import SendProgress, body_seconds, peer_of, sweep_client
 from pdx_proxy.http.errors import BAD_REQUEST, RefusedError, body_too_large, body_too_slow, error_body, head_too_large
@@ -35,6 +35,7 @@ _TOO_MANY: Final = "Too many headers"
 _SLICE_BYTES: Final = 64 * 1024
 """Bytes that are parsed before the framing of what comes is judged again."""
 _AMBIGUOUS: Final = "A request has a Content-Length, or a Transfer-Encoding that is chunked, and not both."
+_NO_HOST: Final = "The header Host is no name or address, with or without a port."
 _WASTE: Final = "it has too many tiny chunks, or trailers that are too long."
 Discard = Callable[[asyncio.Transport, bool, bool], None]
 """Takes over a connection whose last answer is written: whether writing is paused, and the client floods."""
@@ -323,6 +324,8 @@ class FallbackServer(web.Server):
                 return protocol.handle_error(request, 400, message="HTTP/1.0 and HTTP/1.1 are spoken here.")
             if _is_ambiguous(request.headers):
                 return protocol.handle_error(request, 400, message=_AMBIGUOUS)
+            if not is_host(request.headers.get("host", "")):
+                return protocol.handle_error(request, 400, message=_NO_HOST)
             exchange, task = AiohttpExchange(request, protocol), asyncio.current_task()
             assert task is not None
             self.tasks.add(task)

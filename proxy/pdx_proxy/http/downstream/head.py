@@ -1,5 +1,6 @@
 """Reads the head of a request on the fast path, or finds that the request is not one for the fast path. Pure."""
 
+import re
 from typing import Final
 
 import httptools
@@ -18,6 +19,22 @@ MAX_HEADERS: Final = 128
 FORWARDED_FOR: Final = "x-forwarded-for"
 """The header of the addresses behind proxies. Several lines of it are one list, in their order (RFC 9110, 5.3)."""
 _UNUSUAL: Final = frozenset({"content-encoding", "expect", "transfer-encoding", "upgrade"})
+
+
+_HOST: Final = re.compile(r"(?:[\w.~!$&'()*+;=%-]*|\[[0-9A-Fa-f:.]+\])(?::\d{0,5})?", re.ASCII)
+"""A host and a port (RFC 9110, 7.2), without a comma: it joins several hosts. Nobody is to read another host there."""
+_HOSTS: Final[set[str]] = set()
+"""Hosts that were read before."""
+_MOST_HOSTS: Final = 64
+
+
+def is_host(value: str) -> bool:
+    """Whether the header Host has this value. It may be empty."""
+    if _HOST.fullmatch(value) is None:
+        return False
+    if len(_HOSTS) < _MOST_HOSTS:
+        _HOSTS.add(value)
+    return True
 
 
 def may_be_hot(data: bytes) -> bool:
@@ -70,6 +87,7 @@ def read_head(head: bytes, max_body_bytes: int) -> tuple[dict[str, str], int, bo
         or not _UNUSUAL.isdisjoint(found)
         or not length.isdecimal()
         or "host" not in found
+        or (found["host"] not in _HOSTS and not is_host(found["host"]))
     ):
         return None
     size = int(length)

@@ -84,7 +84,7 @@ async def run(script: Script, *, hidden: bool = False, suspended: bool = False) 
         serving.handshakes.add(pairing(prefill, decode if script.handshake is Handshake.PAIR else other))
     checks: Any = SimpleNamespace(died=partial(_died, engines))
     serving.death_checks = checks
-    budget: Any = SimpleNamespace(take=lambda _: _take(engines, script))
+    budget: Any = SimpleNamespace(take=lambda *_, **__: _take(engines, script))
     serving.budget = budget
     settlements, usage = Settlements(serving), Usage()
     request = _request(script, usage, hidden)
