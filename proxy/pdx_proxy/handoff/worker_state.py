@@ -135,9 +135,10 @@ class WorkerState:
         self.budget.give_back(self.engines.clock(), self._client_of(request)[0])
 
     def _client_of(self, request: Request) -> tuple[str, bool]:
-        if request.exchange is None or self.identify is None:
+        exchange, name = request.permit.exchange, request.permit.name
+        if exchange is None or self.identify is None:
             return "", True
-        return self.identify(request.exchange, request.permit.name)
+        return self.identify(exchange, name)
 
     def back_off(self, endpoint: Endpoint, failure: EngineBusy, request: Request) -> None:
         """The engine accepts no request for some time, or none of this client, whose credential it has received."""

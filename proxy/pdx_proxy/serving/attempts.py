@@ -153,7 +153,7 @@ class Attempts:
                 failure.blame()
             retry = retry.after_deaths(dead, of_decode=not dead <= self._prefills())
             if not self._isolation.may_try_again(request, exchange):
-                retry = replace(retry, left=0, forbidden=True)
+                retry = retry.forbidden()
         self._serving.counters.retried(failure.cause.reason)
         return self._pay(self._note(retry, failure, request), failure, request)
 

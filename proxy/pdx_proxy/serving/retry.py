@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from enum import Enum
 from typing import Final
 
 from pdx_api.names import PrefillFailure
@@ -14,6 +15,13 @@ MOST_DEATHS: Final = 2
 """Engines that die while they have a request, before it is given up."""
 
 
+class End(Enum):
+    """Why no attempt follows, whatever is left."""
+
+    FORBIDDEN = "its client is isolated by now"
+    AT_FAULT = "two answers have shown that the request is at fault"
+
+
 @dataclass(frozen=True, slots=True)
 class Retry:
     """The attempts of a request so far, as far as the next one depends on them."""
@@ -24,7 +32,7 @@ class Retry:
     """How many attempts may follow."""
     avoid: frozenset[str] = frozenset()
     """The engines that have failed."""
-    last: EngineFailure | None = None
+    failure: HandoffFailure | None = None
     """The failure of the last attempt that failed."""
     refused: LocalPrefillReason | None = None
     """Why P or D refused a leg that the gateway had changed; None if none did."""
@@ -32,18 +40,32 @@ class Retry:
     """Whether one engine must serve the request, although it may be divided."""
     dead: frozenset[str] = frozenset()
     """The engines that have died while they had the request."""
-    forbidden: bool = False
-    """Whether its client is isolated by now, so that no attempt follows."""
+    end: End | None = None
+    """Why the request is given up; None if it is not."""
     at_prefill: bool = False
     """Whether a P, rather than a D, must serve the request."""
-    failed: Pairing | None = None
-    """The pair of the hand-off that failed in the last attempt, perhaps because KV did not move; None if none did."""
     paid: bool = False
-    """Whether the present attempt has taken something from it."""
-    blame: Callable[[], None] | None = None
-    """Counts the last failure against its engines; None: it is counted, or counts against none."""
-    at_fault: bool = False
-    """Whether two answers have shown that the request is at fault, so that no attempt follows."""
+    """Whether the present attempt has taken something from the retry budget."""
+
+    @property
+    def last(self) -> EngineFailure | None:
+        """What an engine did in the last attempt that failed."""
+        return None if self.failure is None else self.failure.cause
+
+    @property
+    def failed(self) -> Pairing | None:
+        """The pair of the hand-off that failed in it, perhaps because KV did not move; None if none did."""
+        return None if self.failure is None else self.failure.pair
+
+    @property
+    def blame(self) -> Callable[[], None] | None:
+        """Counts it against its engines; None: it is counted, or counts against none."""
+        return None if self.failure is None else self.failure.blame
+
+    @property
+    def at_fault(self) -> bool:
+        """Whether two answers have shown that the request is at fault."""
+        return self.end is End.AT_FAULT
 
     @property
     def free(self) -> bool:
@@ -63,7 +85,7 @@ class Retry:
     @property
     def is_deadly(self) -> bool:
         """Whether the request is not tried again because engines died of it."""
-        return len(self.dead) >= MOST_DEATHS or self.forbidden
+        return len(self.dead) >= MOST_DEATHS or self.end is End.FORBIDDEN
 
     def repeats(self, failure: HandoffFailure) -> bool:
         """Whether the engine shows the same as another one before, so that the request is at fault.
@@ -75,9 +97,13 @@ class Retry:
             return False
         return failure.endpoint.name not in self.avoid or self.failed is not None
 
+    def forbidden(self) -> "Retry":
+        """The client is isolated by now: no attempt follows."""
+        return replace(self, left=0, end=End.FORBIDDEN)
+
     def after_repetition(self, failure: HandoffFailure) -> "Retry":
         """The request is at fault: no attempt follows, and neither engine is blamed."""
-        return replace(self, left=0, last=failure.cause, blame=None, at_fault=True)
+        return replace(self, left=0, failure=failure.judged(), end=End.AT_FAULT)
 
     def after_failure(self, failure: HandoffFailure, *, by_prefill: bool) -> "Retry":
         """An engine has failed; `by_prefill`: it is the attempt's P.
@@ -93,11 +119,9 @@ class Retry:
             self,
             left=0 if over else max(self.left - 1, int(alone)),
             avoid=self.avoid | {failure.endpoint.name},
-            last=failure.cause,
+            failure=failure,
             whole=self.whole or alone or whole,
-            failed=failure.pair,
             paid=False,
-            blame=failure.blame,
         )
 
     def after_deaths(self, dead: frozenset[str], *, of_decode: bool) -> "Retry":
@@ -113,7 +137,6 @@ class Retry:
             avoid=self.avoid | dead,
             dead=found,
             whole=True,
-            failed=None,
-            blame=None,
+            failure=None if self.failure is None else self.failure.judged(),
             at_prefill=of_decode,
         )
