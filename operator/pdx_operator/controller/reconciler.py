@@ -16,6 +16,7 @@ from pdx_operator.controller.crd_check import CRDCheck
 from pdx_operator.controller.fair_slots import FairSlots
 from pdx_operator.controller.gateway_upgrades import RETRY_SECONDS, GatewayUpgrades
 from pdx_operator.controller.intervals import Intervals
+from pdx_operator.controller.pair_ages import PairAges
 from pdx_operator.controller.pod_inspector import PodInspector
 from pdx_operator.controller.status_writer import StatusWriter
 from pdx_operator.controller.transfer_poller import TransferPoller
@@ -26,7 +27,9 @@ from pdx_operator.kube.client import ApiError, Cluster, ConflictError, MissingEr
 from pdx_operator.kube.event_recorder import EventRecorder
 from pdx_operator.kube.resources import PDDEPLOYMENT, ChildKey, Event, Key, Snapshot, is_terminating
 from pdx_operator.plan.claim import Claim, claim_on
+from pdx_operator.plan.proof import unproven
 from pdx_operator.plan.reconcile_plan import Plan, plan
+from pdx_operator.plan.rollout import Phase
 from pdx_operator.render.gateway import Installation
 from pdx_operator.status import conditions
 from pdx_operator.status.facts import facts_of
@@ -82,6 +85,9 @@ class Reconciler:
         """Consecutive reconciles with a failure."""
         self._backing_off = False
         """Only a new spec may end the delay after the last reconcile."""
+        self._pair_ages = PairAges(context.clock)
+        self._proof_wait: float | None = None
+        """Seconds until old engines need not stay any more for a transfer probe between new ones."""
         self._pod_inspector = PodInspector(context.cluster, context.pod_lists, key, intervals, context.clock)
         self._status_writer = StatusWriter(context.cluster, context.cache, key, intervals, context.clock)
 
@@ -244,7 +250,7 @@ class Reconciler:
             self._backoff.reset()
             retry = None
         upgrade = RETRY_SECONDS if filtered.plan.gateway_waits else None
-        delays = (next_inspection, wait or None, retry, filtered.wait, upgrade)
+        delays = (next_inspection, wait or None, retry, filtered.wait, upgrade, self._proof_wait)
         return min((delay for delay in delays if delay is not None), default=None)
 
     async def _status(
@@ -277,13 +283,29 @@ class Reconciler:
 
     def _plan(self, snapshot: Snapshot) -> FilteredPlan:
         context = self._context
-        new = plan(snapshot, context.installation)
+        new = self._held(snapshot, plan(snapshot, context.installation))
         if new.upgrades_gateway:
             if not context.gateway_upgrades.start(self._key):
                 new = new.without_gateway_upgrade()
         elif new.gateway_is_complete or new.has_no_gateway:
             context.gateway_upgrades.finish(self._key)
         return self._write_backoff.filter(new, snapshot.body["metadata"]["generation"])
+
+    def _held(self, snapshot: Snapshot, new: Plan) -> Plan:
+        """The plan; during a rollout the one that keeps old engines until KV has moved between new ones."""
+        finding, rollout, self._proof_wait = self._context.transfer_poller.report(self._key).finding, new.rollout, None
+        self._pair_ages.update(new.workloads, finding)
+        if rollout is None or rollout.phase is not Phase.ROLLING:
+            return new
+        if new.deployment is None or not _probes_transfer(new.deployment):
+            return new
+        ages = self._pair_ages
+        why = unproven(self._key.name, rollout.revision, finding, ages.since, self._context.clock())
+        if why is None:
+            return new
+        if why.broken is None:
+            self._proof_wait = ages.until_proven(rollout.revision)
+        return plan(snapshot, self._context.installation, why)
 
     async def _is_current(self, snapshot: Snapshot) -> bool:
         """Whether the API server still has this spec for this operator: otherwise nothing is written."""

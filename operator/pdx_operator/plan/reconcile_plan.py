@@ -27,6 +27,7 @@ from pdx_operator.plan.drift import differs
 from pdx_operator.plan.operations import Apply, Delete
 from pdx_operator.plan.ownership import Ownership, ownership
 from pdx_operator.plan.pinned_template import pinned, scale_only, with_hash
+from pdx_operator.plan.proof import Unproven
 from pdx_operator.plan.replicas import engine_counts, is_rolling
 from pdx_operator.plan.revision import is_side_service, revision_in_force, wiring_of
 from pdx_operator.plan.rollout import Budget, RolloutPlan, plan_rollout
@@ -98,10 +99,13 @@ class Plan:
         return gateway is not None and gateway.settled and gateway.ready >= gateway.replicas
 
 
-def plan(snapshot: Snapshot, installation: Installation) -> Plan:
-    """The writes that follow from a snapshot; none while the object is paused, or if it cannot be planned."""
+def plan(snapshot: Snapshot, installation: Installation, unproven: Unproven | None = None) -> Plan:
+    """The writes that follow from a snapshot; none while the object is paused, or if it cannot be planned.
+
+    `unproven`: the engines of the new revision may not replace old ones yet.
+    """
     try:
-        found = _plan(snapshot, installation)
+        found = _plan(snapshot, installation, unproven)
     except Exception as error:
         # What a tenant writes into an object or its children must be an error of that one object.
         log.exception(
@@ -115,7 +119,7 @@ def plan(snapshot: Snapshot, installation: Installation) -> Plan:
     return replace(found, applies=(), deletes=(), deletes_of_previous=(), upgrades_gateway=False)
 
 
-def _plan(snapshot: Snapshot, installation: Installation) -> Plan:
+def _plan(snapshot: Snapshot, installation: Installation, unproven: Unproven | None) -> Plan:
     if (reason := snapshot.body.get(UNUSABLE)) is not None:
         return Plan(None, invalid=reason)
     metadata = snapshot.body["metadata"]
@@ -139,7 +143,7 @@ def _plan(snapshot: Snapshot, installation: Installation) -> Plan:
     engines = engine_counts(
         deployment.spec, revision, tuple(workloads.pools.values()), snapshot.body.get("status") or {}
     )
-    rollout = _rollout(deployment, revision, engines, workloads)
+    rollout = _rollout(deployment, revision, engines, workloads, unproven)
     desired = dict(_desired(deployment, rendered, live, workloads, rollout))
     kept = desired.keys() | set(_kept(name, live, workloads, rollout))
     return Plan(
@@ -180,10 +184,16 @@ def _upgrades_gateway(key: ChildKey, desired: _Manifests, live: _Bodies) -> bool
     return differs(template, body) is not None
 
 
-def _rollout(deployment: PDDeployment, revision: str, desired: Mapping[Role, int], workloads: Workloads) -> RolloutPlan:
+def _rollout(
+    deployment: PDDeployment,
+    revision: str,
+    desired: Mapping[Role, int],
+    workloads: Workloads,
+    unproven: Unproven | None,
+) -> RolloutPlan:
     spec = deployment.spec
     budget = Budget(spec.rollout.max_surge, spec.rollout.max_unavailable)
-    return plan_rollout(revision, desired, tuple(workloads.pools.values()), budget)
+    return plan_rollout(revision, desired, tuple(workloads.pools.values()), budget, unproven)
 
 
 def _desired(
@@ -259,12 +269,17 @@ def _applies(desired: _Manifests, live: _Bodies, blocked: set[ChildKey]) -> Iter
     for key, manifest in desired.items():
         if key in blocked:
             continue
-        hashed, body = with_hash(manifest), live.get(key)
+        body = live.get(key)
+        paused = key.kind == DEPLOYMENT.name and ((body or {}).get("spec") or {}).get("paused")
+        if paused:
+            # A change of the template would not arrive. Users pause the object: spec.paused.
+            manifest = {**manifest, "spec": {**manifest["spec"], "paused": False}}
+        hashed = with_hash(manifest)
         if body is None:
             yield Apply(hashed, "", "")
         elif not is_terminating(body) and (path := differs(hashed, body)):
             metadata = body["metadata"]
-            yield Apply(hashed, metadata["uid"], path, metadata.get("resourceVersion", ""))
+            yield Apply(hashed, metadata["uid"], "spec.paused" if paused else path, metadata.get("resourceVersion", ""))
 
 
 def _deletes(bodies: _Bodies) -> Iterator[Delete]:

@@ -16,7 +16,7 @@ from pdx_operator.plan.rollout import Phase
 
 def engine_counts(spec: Spec, revision: str, pools: Sequence[ObservedPool], status: Body) -> dict[Role, int]:
     """The desired number of engines of each role. `status` is the object's present status."""
-    rolling = is_rolling(revision, pools) or _progress(status) == Phase.ROLLING
+    rolling = is_rolling(revision, pools) or _progress(status) in (Phase.ROLLING, Phase.STOPPED)
     return {
         role: _count(role, revision, pools, status, rolling) if pool.replicas is None else pool.replicas
         for role, pool in spec.pools().items()

@@ -30,6 +30,7 @@ from typing import Final
 
 from pdx_api.names import Role
 from pdx_operator.observed.workloads import ObservedPool
+from pdx_operator.plan.proof import Unproven
 
 PoolKey = tuple[str, Role]
 """A pool: revision and role."""
@@ -42,6 +43,8 @@ class Phase(StrEnum):
     """Progress of a rollout. Also the reason of the condition Progressing."""
 
     ROLLING = "RollingOut"
+    STOPPED = "RolloutStopped"
+    """KV does not move between the new engines, so the old ones stay."""
     RETIRING = "Retiring"
     STARTING = "Starting"
     COMPLETE = "Complete"
@@ -124,20 +127,29 @@ def _resolve(amount: int | str, replicas: int, *, up: bool) -> int:
 
 
 def plan_rollout(
-    revision: str, desired: Mapping[Role, int], pools: Sequence[ObservedPool], budget: Budget
+    revision: str,
+    desired: Mapping[Role, int],
+    pools: Sequence[ObservedPool],
+    budget: Budget,
+    unproven: Unproven | None = None,
 ) -> RolloutPlan:
-    """The next step from `pools` (all engines of one object) to `desired` engines of `revision`."""
+    """The next step from `pools` (all engines of one object) to `desired` engines of `revision`.
+
+    While KV is `unproven` between new engines, they replace no old one.
+    """
     new = {pool.role: pool for pool in pools if pool.revision == revision and pool.role in desired}
     old = [pool for pool in pools if new.get(pool.role) is not pool]
     replicas = {(revision, role): n for role, n in desired.items()}
     if any(pool.replicas for pool in old):
-        replicas |= _step(revision, desired, new, old, budget)
+        replicas |= _step(revision, desired, new, old, budget, counts_ready=unproven is None)
     replicas |= {_key(pool): 0 for pool in old if not pool.replicas}
     gone = [pool for pool in old if _is_gone(pool)]
     for pool in gone:
         del replicas[_key(pool)]
     phase = _phase(desired, new, old)
     message = _message(phase, revision, desired, new, old)
+    if phase is Phase.ROLLING and unproven is not None:
+        phase, message = _unproven(unproven, revision, message)
     surge = any(allowance(budget, n).surge for n in desired.values())
     if phase is Phase.ROLLING and not surge:
         message += "; spec.rollout.maxSurge is 0, so engines are replaced in place"
@@ -185,14 +197,16 @@ def _step(
     new: Mapping[Role, ObservedPool],
     old: Sequence[ObservedPool],
     budget: Budget,
+    *,
+    counts_ready: bool,
 ) -> dict[PoolKey, int]:
-    """Replicas of all pools while old engines exist."""
+    """Replicas of all pools while old engines exist; `counts_ready`: ready new engines replace old ones."""
     present = {role: min(new[role].replicas, n) if role in new else 0 for role, n in desired.items()}
     account = _Account(
         desired=desired,
         allowed={role: allowance(budget, n) for role, n in desired.items()},
         present=present,
-        ready={role: min(new[role].ready, present[role]) if role in new else 0 for role in desired},
+        ready={role: min(new[role].ready, present[role]) if role in new and counts_ready else 0 for role in desired},
         tracks=_tracks(desired, old),
     )
     limit = _reach(account)
@@ -309,6 +323,13 @@ def _phase(desired: Mapping[Role, int], new: Mapping[Role, ObservedPool], old: S
     if not complete:
         return Phase.STARTING
     return Phase.RETIRING if old else Phase.COMPLETE
+
+
+def _unproven(unproven: Unproven, revision: str, message: str) -> tuple[Phase, str]:
+    if unproven.broken is None:
+        return Phase.ROLLING, f"{message}; the old engines stay until the gateway has probed KV between the new ones"
+    text = f"the rollout to {revision} has stopped, and the old engines serve: KV does not move between the new ones"
+    return Phase.STOPPED, f"{text} ({unproven.broken.sentence}); correct the spec, or set it back"
 
 
 def _is_complete(pool: ObservedPool, desired: int) -> bool:

@@ -101,9 +101,9 @@ def _became_wrong(was: _Condition, now: _Condition, status: str) -> Iterator[Eve
 
 
 def _rollout_events(was: _Condition, now: _Condition) -> Iterator[Event]:
-    if now.get("reason") == Phase.ROLLING and was.get("reason") != Phase.ROLLING:
+    if now.get("reason") == Phase.ROLLING and was.get("reason") not in (Phase.ROLLING, Phase.STOPPED):
         yield Event("RolloutStarted", now["message"])
-    if now.get("reason") == Phase.COMPLETE and was.get("reason") in (Phase.ROLLING, Phase.RETIRING):
+    if now.get("reason") == Phase.COMPLETE and was.get("reason") in (*(Phase.ROLLING, Phase.STOPPED, Phase.RETIRING),):
         yield Event("RolloutCompleted", now["message"])
 
 
@@ -149,7 +149,7 @@ def _ready(facts: Facts) -> _Outcome:
     progressing = _progress_unless_paused(facts)
     # What is served does not need a pod that cannot end.
     stuck = progressing.reason == Phase.RETIRING and any(each.reason == CANNOT_END for each in facts.problems)
-    if progressing.holds and not stuck:
+    if (progressing.holds or progressing.reason == Phase.STOPPED) and not stuck:
         return _Outcome(False, progressing.reason, progressing.message)
     if facts.plan.deployment.spec.paused:
         return _Outcome(None, PAUSED, "spec.paused is true: the operator keeps nothing as specified")
@@ -217,7 +217,7 @@ def _progress_unless_paused(facts: Facts) -> _Outcome:
     plan, gateway = facts.plan, facts.plan.workloads.gateway
     assert plan.rollout is not None, "only of a valid spec"
     if not plan.rollout.done:
-        return _Outcome(True, plan.rollout.phase, plan.rollout.message)
+        return _Outcome(plan.rollout.phase is not Phase.STOPPED, plan.rollout.phase, plan.rollout.message)
     if plan.gateway_waits:
         text = f"{plan.rollout.message}; the gateway's upgrade waits for those of other PDDeployments"
         return _Outcome(True, "GatewayUpgradeWaiting", text)

@@ -9,6 +9,7 @@ from pdx_operator.kube.resources import HTTP_ROUTE, ChildKey
 from pdx_operator.observed.workloads import PodInspection
 from pdx_operator.plan.operations import Problem, RevertedChange
 from pdx_operator.plan.reconcile_plan import Plan
+from pdx_operator.plan.rollout import Phase
 from pdx_operator.render.spec_fields import field_of
 from pdx_operator.status.diagnosis import Diagnosis, diagnose
 
@@ -27,8 +28,10 @@ def problems_of(
     """Writes that fail first, then pods that are not ready, then reverted changes."""
     writes = [*(Problem(key, "") for key in plan.foreign), *rejected]
     pods = _unready_pods(plan, inspection, now)
+    stopped = plan.rollout if plan.rollout is not None and plan.rollout.phase is Phase.STOPPED else None
     return [
         *(rejected_child(problem.child, problem.message) for problem in writes),
+        *([Diagnosis("RolloutStopped", stopped.message)] if stopped is not None else []),
         *([pods] if pods is not None else []),
         *(reverted_child(change.child, change.path) for change in reverted),
     ]

@@ -11,7 +11,7 @@ import pytest
 
 from pdx_api.names import ADMIN_PORT
 from pdx_api.verification import RESULT_PATH, Broken, Cause, Finding, Verdict
-from pdx_operator.kube.resources import PDDEPLOYMENT
+from pdx_operator.kube.resources import DEPLOYMENT, PDDEPLOYMENT
 from tests.cluster.runtime.harness import Api, Operator, at_rest, eventually, kubelets
 
 pytestmark = pytest.mark.timeout(300)
@@ -91,6 +91,40 @@ def test_transfer_probes_become_a_condition(api: Api, operator: Operator, namesp
             )
             api.change(namespace, {"mode": "Aggregated"})
             eventually(lambda: verified() == ("Unknown", "Aggregated"), what="one pool")
+    finally:
+        gateway.shutdown()
+        gateway.server_close()
+
+
+def test_a_rollout_to_engines_whose_kv_does_not_move_stops(api: Api, operator: Operator, namespace: str) -> None:
+    def replicas() -> dict[str, int]:
+        """Of the engines, by revision and role."""
+        found = api.items(DEPLOYMENT, namespace, labelSelector="pdx.dev/role in (prefill, decode)")
+        return {body["metadata"]["name"].removeprefix("m-"): body["spec"]["replicas"] for body in found}
+
+    def reason(kind: str) -> str | None:
+        return api.condition(namespace, kind).get("reason")
+
+    gateway = Gateway()
+    try:
+        with kubelets(api, namespace, address=gateway.address):
+            api.deploy(namespace)
+            eventually(lambda: reason("KVTransferVerified") == "Verified", what="verified")
+            eventually(lambda: reason("Progressing") == "Complete", what="settled")
+            old, before = api.status(namespace)["revision"], replicas()
+            api.change(namespace, {"engine": {"maxModelLen": 4096}})
+            eventually(lambda: len(replicas()) == 4, what="new engines")
+            new = api.status(namespace)["revision"]
+            pair = Broken(f"m-prefill-{new}-1-x", f"m-decode-{new}-1-y", "D has computed it", Cause.MODEL)
+            gateway.publish(Finding(Verdict.BROKEN, possible=2, broken=(pair,), broken_pairs=1))
+            eventually(lambda: reason("Degraded") == reason("Progressing") == "RolloutStopped", what="stopped")
+            assert (new != old, api.condition(namespace, "Available")["status"]) == (True, "True")
+            held = at_rest(replicas)
+            assert {name: held[name] for name in before} == before, "the old engines serve"
+            eventually(lambda: "RolloutStopped" in {event["reason"] for event in api.events(namespace)}, what="Event")
+            gateway.publish(WELL)
+            api.change(namespace, {"engine": {"maxModelLen": None}})
+            eventually(lambda: replicas() == before and reason("Progressing") == "Complete", what="set back")
     finally:
         gateway.shutdown()
         gateway.server_close()

@@ -239,3 +239,15 @@ def _reference(*, uid: str, kind: str = KIND, name: str = "m", group: str = GROU
 )
 def test_ownership(metadata: Body, expected: Ownership) -> None:
     assert ownership(metadata, "m", "u") is expected
+
+
+@pytest.mark.parametrize("name", ["m-decode-", "m-gateway"])
+def test_a_paused_child_is_resumed(name: str, settled: dict[ChildKey, Body]) -> None:
+    key = next(key for key in settled if key.kind == "Deployment" and key.name.startswith(name))
+    paused = {**settled, key: {**settled[key], "spec": {**settled[key]["spec"], "paused": True}}}
+    (apply,) = _plan(BODY, paused).applies
+    assert (apply.key, apply.reason, apply.manifest["spec"]["paused"]) == (key, "spec.paused", False)
+    resumed = _applied(_plan(BODY, paused), paused)
+    (again,) = _plan(BODY, resumed).applies
+    assert "paused" not in again.manifest["spec"], "the field is given back"
+    assert not _plan(BODY, _applied(_plan(BODY, resumed), resumed)).applies

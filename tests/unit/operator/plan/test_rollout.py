@@ -3,7 +3,9 @@
 import pytest
 
 from pdx_api.names import Role
+from pdx_api.verification import Broken, Cause
 from pdx_operator.observed.workloads import ObservedPool
+from pdx_operator.plan.proof import Unproven
 from pdx_operator.plan.rollout import Allowance, Budget, Phase, PoolKey, allowance, plan_rollout
 
 P, D, A = Role.PREFILL, Role.DECODE, Role.AGGREGATED
@@ -77,6 +79,32 @@ def test_pairs_come_up_and_drain_in_ratio() -> None:
         {"bP": 4, "bD": 2, "aP": 0, "aD": 0},
         {"bP": 4, "bD": 2},
     ]
+
+
+BROKEN_PAIR = Broken("x-prefill-b-1", "x-decode-b-1", "D has computed a whole prompt by itself", Cause.PORTS)
+
+
+@pytest.mark.parametrize("why", [Unproven(), Unproven(BROKEN_PAIR)], ids=["no probe yet", "broken"])
+def test_new_engines_replace_no_old_one_while_kv_is_unproven(why: Unproven) -> None:
+    old, new = [pool(("a", P), 4), pool(("a", D), 2)], [pool(("b", P), 1), pool(("b", D), 1)]
+    kept = {("a", P): 4, ("a", D): 2, ("b", P): 1, ("b", D): 1}
+    step = plan_rollout("b", {P: 4, D: 2}, [*old, *new], Budget(), why)
+    assert step.replicas == kept
+    assert plan_rollout("b", {P: 4, D: 2}, [*old, *new], Budget()).replicas[("a", P)] == 3
+    if why.broken is None:
+        assert (step.phase, step.message.rpartition("; ")[2]) == (
+            Phase.ROLLING,
+            "the old engines stay until the gateway has probed KV between the new ones",
+        )
+    else:
+        assert step.phase is Phase.STOPPED
+        assert step.message.startswith("the rollout to b has stopped, and the old engines serve: KV does not move")
+        assert "x-prefill-b-1 to x-decode-b-1" in step.message
+
+
+def test_without_an_old_engine_nothing_is_held() -> None:
+    step = plan_rollout("b", {P: 1, D: 1}, [pool(("b", P), 1), pool(("b", D), 1)], Budget(), Unproven(BROKEN_PAIR))
+    assert step.phase is Phase.COMPLETE
 
 
 def test_one_pair_without_a_spare_device_moves_prefill_while_the_old_decode_serves() -> None:

@@ -13,13 +13,14 @@ from pdx_api.spec.types import PDDeployment
 from pdx_api.verification import Broken, Cause, Finding, Verdict
 from pdx_operator.kube.resources import ChildKey, Event
 from pdx_operator.observed.transfer_report import TransferReport
-from pdx_operator.observed.workloads import ObservedGateway, ObservedPool, Workloads
+from pdx_operator.observed.workloads import ObservedGateway, ObservedPool, PodInspection, Workloads
+from pdx_operator.plan.proof import Unproven
 from pdx_operator.plan.reconcile_plan import Plan
 from pdx_operator.plan.rollout import Budget, plan_rollout
 from pdx_operator.status.conditions import build, crd_too_old, transitions
 from pdx_operator.status.diagnosis import Diagnosis
 from pdx_operator.status.facts import Facts
-from pdx_operator.status.problems import rejected_child
+from pdx_operator.status.problems import problems_of, rejected_child
 
 P, D, A = Role.PREFILL, Role.DECODE, Role.AGGREGATED
 NOW = datetime.fromisoformat("2026-05-04T12:00:00Z")
@@ -217,6 +218,28 @@ def test_a_rollout_is_progressing_and_not_degraded() -> None:
         "KVTransferVerified": ("Unknown", "NotVerifiedYet"),
     }
     assert status["conditions"][2]["message"].startswith("rolling from b to a: 0 of 1 prefill and 0 of 1 decode")
+
+
+def test_a_stopped_rollout_is_degraded_and_an_event() -> None:
+    new = pool(P, "a", 1, 1), pool(D, "a", 1, 1)
+    old = pool(P, "b", 1, 1), pool(D, "b", 1, 1)
+    rolling = facts(*new, *old)
+    pair = Broken("x-prefill-a-1", "x-decode-a-1", "D has computed it", Cause.MODEL)
+    step = plan_rollout("a", {P: 1, D: 1}, (*new, *old), Budget(), Unproven(pair))
+    plan = replace(rolling.plan, rollout=step)
+    stopped = replace(rolling, plan=plan, problems=problems_of(plan, PodInspection(done=True), NOW))
+    status = build(stopped, {}, NOW)
+    assert outcomes(status) == {
+        "Available": ("True", "Serving"),
+        "Ready": ("False", "RolloutStopped"),
+        "Progressing": ("False", "RolloutStopped"),
+        "Degraded": ("True", "RolloutStopped"),
+        "KVTransferVerified": ("Unknown", "NotVerifiedYet"),
+    }
+    (event,) = transitions(build(rolling, {}, NOW), status)
+    assert (event.reason, event.warning) == ("RolloutStopped", True)
+    assert event.note.startswith("the rollout to a has stopped, and the old engines serve: KV does not move between")
+    assert [each.reason for each in transitions(status, build(facts(*new), status, NOW))] == ["RolloutCompleted"]
 
 
 def test_an_incomplete_gateway_is_progressing() -> None:
