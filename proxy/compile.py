@@ -16,6 +16,7 @@ from typing import Final
 HOT: Final = (
     "admission/admission",
     "admission/api_keys",
+    "admission/fair_queue",
     "admission/permit",
     "admission/retry_budget",
     "admission/senders",

@@ -68,6 +68,8 @@ class Plan:
     """An engine's own queue may hold so many, or a tenth of what it can run."""
     waits: float = QUEUE_SECONDS
     """Longest wait in the gateway."""
+    known: bool = True
+    """Whether the gateway knows how many sequences an engine runs; it never knows what the KV cache holds."""
 
 
 SHORT: Final = Plan(
@@ -122,7 +124,7 @@ class Report(frame.Report[Plan]):
 async def run(plan: Plan, log: Path) -> Report:
     """Overload the engines and watch them."""
     report = Report(plan, engines=[Watched(number) for number in (*plan.sequences, plan.cached)])
-    engines = Engines(plan.order)
+    engines = Engines(plan.order, known=plan.known)
     settings = Settings(limits=Limits(queue_seconds=plan.waits))
     async with setup(engines, _sims(plan), settings, log, plan.gateways) as gateways:
         await _overload(report, gateways, engines.of(Role.DECODE))

@@ -80,7 +80,7 @@ class Load:
 
     def _makes_room(self, endpoint: Endpoint) -> bool:
         """Whether the endpoint is full, and will not be with one leg less."""
-        name, legs = endpoint.name, self.count(endpoint)
+        legs, name = self.count(endpoint), endpoint.name
         borrower = self.borrowers.get(name)
         if borrower is None:
             limit = self.limits.get(name, inf)

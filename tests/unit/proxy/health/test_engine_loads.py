@@ -54,6 +54,23 @@ def test_an_engine_whose_report_is_too_old_is_silent() -> None:
     assert loads.reports == LoadReports()
 
 
+@pytest.mark.parametrize("answers", [True, False])
+def test_a_warm_engine_is_read_at_once(answers: bool) -> None:
+    loads, snapshot = EngineLoads(), Snapshot.of([ENGINE])
+    assert loads.lacks(snapshot.everything)
+    report = (Report(ENGINE, METRICS, 1.0),) if answers else ()
+    loads.update(Round(1.0, snapshot, report, report))
+    assert not loads.lacks(snapshot.everything), "once"
+
+
+def test_a_known_engine_has_its_limit_after_its_first_report() -> None:
+    known = Endpoint(EndpointSpec(Address("d", 1), Role.DECODE, sequences=64, ranks=2), State.WARM)
+    loads = EngineLoads()
+    report = (Report(known, EngineMetrics(running=0, waiting=0, kv_use=0.0, cache_tokens=1 << 20), 1.0),)
+    loads.update(Round(1.0, Snapshot.of([known]), report, report))
+    assert loads.reports.limits[known.name].requests == pytest.approx(128 * 1.05)
+
+
 CHANGES = [
     ({}, {}, False),
     ({}, {"a": IDLE}, True),

@@ -111,4 +111,4 @@ async def test_the_next_round_begins_soon_if_an_engine_may_run_more(
         await yielded(0)
     await scraper.stop()
     gaps = [after.at - before.at for before, after in zip(scene.rounds, scene.rounds[1:], strict=False)]
-    assert all(0.09 < gap < 0.11 if hurries else 0.79 < gap < 1.21 for gap in gaps)
+    assert all(0.04 < gap < 0.06 if hurries else 0.79 < gap < 1.21 for gap in gaps)
