@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import pytest
 
-from pdx_api.names import Order
+from pdx_api.names import Order, Role
 from pdx_proxy.config.settings import Health, Keys, Retries
 from pdx_sim import FaultKind, SimEngine
 from pdx_sim.api.server import Seen
@@ -23,8 +23,8 @@ STRICT: Final = Health(consecutive_errors=2)
 
 
 def _note(received: list[SimEngine], engine: SimEngine, seen: Seen) -> None:
-    """Note a request that frees no blocks of another."""
-    if seen.body.get("max_tokens", 0) <= TOKENS:
+    """Note a prefill leg, or a request of a decode engine that does more than to free blocks."""
+    if engine.settings.role is Role.PREFILL or seen.body.get("max_tokens") == TOKENS:
         received.append(engine)
 
 
