@@ -1,12 +1,13 @@
 """Failures that are evidence about a request or its client, and not about an engine."""
 
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
 
-from pdx_api.names import Order
+from pdx_api.names import Order, Role
 from pdx_proxy.config.settings import Health, Keys, Retries
 from pdx_sim import FaultKind, SimEngine
 from pdx_sim.api.server import Seen
@@ -15,9 +16,16 @@ from tests.component.conftest import MakeWorld
 from tests.component.harness import Shape, World, eventually
 from tests.component.http.scripted import DONE, LAST, STREAM, TOKEN, Script, chunk, scripted
 
+TOKENS: Final = 8
 A: Final = {"Authorization": "Bearer a"}
 B: Final = {"Authorization": "Bearer b"}
 STRICT: Final = Health(consecutive_errors=2)
+
+
+def _note(received: list[SimEngine], engine: SimEngine, seen: Seen) -> None:
+    """Note a prefill leg, or a request of a decode engine that does more than to free blocks."""
+    if engine.settings.role is Role.PREFILL or seen.body.get("max_tokens") == TOKENS:
+        received.append(engine)
 
 
 async def _world(make_world: MakeWorld, order: Order, *numbers: int, **more: Any) -> World:
@@ -50,7 +58,7 @@ async def test_such_a_request_costs_two_decode_requests_and_one_prefill(
     world = await _world(make_world, order)
     received: list[SimEngine] = []
     for engine in world.engines:
-        Watched.attach(engine, lambda seen, engine=engine: received.append(engine) if b"MARK" in seen.raw else None)
+        Watched.attach(engine, partial(_note, received, engine))
     path, body, _ = KINDS[kind]
     assert (await world.post(path, body)).status == 500
     await eventually(lambda: world.settled)
@@ -102,11 +110,6 @@ async def test_one_client_leaves_half_of_the_budget_to_the_others(make_world: Ma
         engine.faults.clear()
 
 
-def _is_clients(seen: Seen) -> bool:
-    """Whether a request is a client's, and frees no blocks."""
-    return seen.body.get("max_tokens") == 8
-
-
 def _limit(world: World, status: int) -> None:
     for engine in world.engines:
         Limiter(engine, "Bearer a", status)
@@ -147,7 +150,7 @@ async def test_answers_that_break_off_in_the_same_place_are_the_requests_fault(
         engine.faults.add(FaultKind.DIE_AFTER_HEAD, count=None)
     received: list[SimEngine] = []
     for engine in world.decode:
-        Watched.attach(engine, lambda seen, engine=engine: received.append(engine) if _is_clients(seen) else None)
+        Watched.attach(engine, partial(_note, received, engine))
     for _ in range(3):
         received.clear()
         reply = await world.complete(shape)

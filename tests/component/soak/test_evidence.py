@@ -5,6 +5,7 @@ import itertools
 import time
 from collections.abc import Coroutine
 from dataclasses import dataclass, field
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from statistics import quantiles
@@ -16,6 +17,7 @@ from benchmarks.soak.results import print_line
 from pdx_api.names import Order
 from pdx_proxy.config.settings import Keys
 from pdx_sim import SimEngine
+from pdx_sim.api.server import Seen
 from tests.component.bad_requests import KINDS, MARK, Limiter, Watched
 from tests.component.conftest import MakeWorld
 from tests.component.harness import Reply, Shape, World
@@ -71,7 +73,7 @@ async def test_bad_requests_cost_other_clients_nothing(
     tally = Tally()
     for engine in world.engines:
         counts = tally.decode if engine in world.decode else tally.prefill
-        Watched.attach(engine, lambda seen, counts=counts: _count(counts, seen.raw))
+        Watched.attach(engine, partial(_count, counts))
     ends = time.monotonic() + seconds
     await asyncio.gather(
         *(_bad(world, kind, tally, ends) for kind in KINDS),
@@ -90,7 +92,8 @@ async def test_bad_requests_cost_other_clients_nothing(
     assert not errors, "healthy engines were ejected"
 
 
-def _count(counts: dict[str, int], raw: bytes) -> None:
+def _count(counts: dict[str, int], seen: Seen) -> None:
+    raw = seen.raw
     begin = raw.find(MARK.encode())
     if begin >= 0 and b'"max_tokens":2147483647' not in raw:
         name = raw[begin : begin + 16].decode()
