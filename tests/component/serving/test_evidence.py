@@ -35,7 +35,7 @@ async def _world(make_world: MakeWorld, order: Order, *numbers: int, **more: Any
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
-async def test_the_same_error_of_two_engines_is_the_requests_fault(
+async def test_the_same_error_of_two_engines_is_the_requests(
     stream: bool, order: Order, make_world: MakeWorld
 ) -> None:
     """Each kind that vLLM 0.32 answers with 500. No engine is ejected, even if two errors in a row would eject one."""
@@ -141,7 +141,7 @@ async def test_the_queue_of_an_engine_concerns_all(make_world: MakeWorld) -> Non
     assert (reply.status, world.d.counts.requests.total()) == (503, received)
 
 
-async def test_answers_that_break_off_in_the_same_place_are_the_requests_fault(
+async def test_answers_that_break_off_in_the_same_place(
     order: Order, make_world: MakeWorld
 ) -> None:
     world = await _world(make_world, order, health=STRICT)
