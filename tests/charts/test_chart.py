@@ -2,6 +2,8 @@
 
 import json
 import re
+import shutil
+import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +31,7 @@ from tests.charts.chart import (
     written,
 )
 
+RECORDED = ROOT / "tests" / "component" / "skew" / "previous" / "pdx-0.1.0.tgz"
 NAMESPACED = GOLDEN / "namespaced.values.yaml"
 REFUSED = [
     ("operator.replica=2", "at '/operator': additional properties 'replica' not allowed"),
@@ -43,6 +46,10 @@ REFUSED = [
     ("operator.healthPort=0", "at '/operator/healthPort': minimum: got 0, want 1"),
     ("operator.env[0].value=x", "at '/operator/env/0': missing property 'name'"),
     ("operator.resources.limit.cpu=1", "at '/operator/resources': additional properties 'limit' not allowed"),
+    (r"commonLabels.app\.kubernetes\.io/part-of=ai", "invalid propertyName 'app.kubernetes.io/part-of'"),
+    (r"operator.podLabels.app\.kubernetes\.io/name=llm", "invalid propertyName 'app.kubernetes.io/name'"),
+    ("operator=null", "at '': missing property 'operator'"),
+    ("operator.image.repository=null", "at '/operator/image': missing property 'repository'"),
     ("operator.nodeSelector.gpu=true", "at '/operator/nodeSelector/gpu': got boolean, want string"),
     ("imagePullSecrets={mirror}", "at '/imagePullSecrets/0': got string, want object"),
     ("crds.install=later", "at '/crds/install': got string, want boolean"),
@@ -259,3 +266,78 @@ def test_a_packaged_chart_renders_the_same(chart: Chart, tmp_path: Path) -> None
     (package,) = tmp_path.glob("pdx-*.tgz")
 
     assert chart.run("template", "pdx", str(package), "--namespace", NAMESPACE) == chart.render()
+
+
+class _Strict(yaml.SafeLoader):
+    """Refuses duplicate keys, as kustomize and Flux do."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        keys = [self.construct_object(key, deep=deep) for key, _ in node.value]
+        assert len(keys) == len(set(keys)), f"duplicate keys: {keys}"
+        return super().construct_mapping(node, deep)
+
+
+def test_labels_of_several_values_are_there_once(chart: Chart) -> None:
+    values = {
+        "commonLabels": {"team": "common", "release": "common"},
+        "operator": {"podLabels": {"team": "pod"}},
+        "monitoring": {
+            name: {"enabled": True, "labels": {"release": "prometheus", "grafana_dashboard": "1"}}
+            for name in ("podMonitor", "serviceMonitor", "rules", "dashboards")
+        },
+    }
+    flags = ("--api-versions", f"{POD_MONITORS},{SERVICE_MONITORS},{RULES}", "--set-json")
+    rendered = chart.render(*flags, json.dumps(values))
+    objects = [body for body in yaml.load_all(rendered, _Strict) if body]
+    template = _one(objects, "Deployment")["spec"]["template"]["metadata"]["labels"]
+    assert OPERATOR_LABELS.items() <= template.items()
+    assert template["team"] == "pod"
+    monitors = [body for body in objects if body["kind"] in ("PodMonitor", "ServiceMonitor", "PrometheusRule")]
+    assert {body["metadata"]["labels"]["release"] for body in monitors} == {"prometheus"}
+
+
+def _without(values: dict[str, Any], path: str) -> dict[str, Any]:
+    head, _, rest = path.partition(".")
+    return {
+        name: _without(each, rest) if rest and name == head else each
+        for name, each in values.items()
+        if rest or name != head
+    }
+
+
+REUSED = ("operator.replicas", "operator.healthPort", "operator.terminationGracePeriodSeconds", "commonLabels")
+REUSED += ("operator.image.pullPolicy", "operator.podLabels", "operator.extraArgs", "operator.resources")
+REUSED += ("gateway.maxConcurrentUpgrades", "gateway.image.pullSecrets", "watchNamespaces", "imagePullSecrets")
+
+
+def test_values_that_an_older_chart_did_not_have_get_their_defaults(chart: Chart, tmp_path: Path) -> None:
+    """What `helm upgrade --reuse-values` does: the values are those of the older chart, and nothing else."""
+    values = yaml.safe_load((CHART / "values.yaml").read_text())
+    for path in REUSED:
+        values = _without(values, path)
+    reused = tmp_path / "pdx"
+    shutil.copytree(CHART, reused)
+    (reused / "values.yaml").write_text(yaml.safe_dump(values))
+    rendered = chart.run("template", "pdx", str(reused), "--namespace", NAMESPACE)
+    spec = _one([body for body in yaml.safe_load_all(rendered) if body], "Deployment")["spec"]
+    assert (spec["replicas"], spec["strategy"]) == (1, {"type": "Recreate"})
+    (container,) = spec["template"]["spec"]["containers"]
+    assert {"--health-port=8081", "--max-gateway-upgrades=4"} <= set(container["args"])
+
+
+def test_an_upgrade_with_the_values_of_the_recorded_version_is_an_ordinary_one(chart: Chart, tmp_path: Path) -> None:
+    shutil.copytree(CHART, tmp_path / "pdx")
+    with tarfile.open(RECORDED) as archive:
+        recorded = archive.extractfile("pdx/values.yaml")
+        assert recorded is not None
+        (tmp_path / "pdx" / "values.yaml").write_bytes(recorded.read())
+    rendered = chart.run("template", "pdx", str(tmp_path / "pdx"), "--namespace", NAMESPACE)
+    reused, fresh = (
+        _one([body for body in yaml.safe_load_all(text) if body], "Deployment") for text in (rendered, chart.render())
+    )
+    for deployment in (reused, fresh):
+        for container in deployment["spec"]["template"]["spec"]["containers"]:
+            # The default registry is that of the release.
+            container["image"] = container["image"].rpartition("pdx/")[2]
+            container["args"] = [each for each in container["args"] if not each.startswith("--gateway-image=")]
+    assert reused == fresh

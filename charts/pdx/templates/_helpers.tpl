@@ -30,16 +30,26 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 app.kubernetes.io/component: operator
 {{- end -}}
 
+{{/* Labels of an object, of a dict of root and more. Each key is there once: the chart's own first, then more, then commonLabels. */}}
+{{- define "pdx.labelsWith" -}}
+{{- $root := .root -}}
+{{- $own := dict
+  "helm.sh/chart" (printf "%s-%s" $root.Chart.Name $root.Chart.Version | replace "+" "_" | trunc 63 | trimSuffix "-")
+  "app.kubernetes.io/name" (include "pdx.name" $root)
+  "app.kubernetes.io/instance" $root.Release.Name
+  "app.kubernetes.io/version" $root.Chart.AppVersion
+  "app.kubernetes.io/managed-by" $root.Release.Service
+  "app.kubernetes.io/part-of" "pdx" -}}
+{{- toYaml (merge $own (default dict .more) (default dict $root.Values.commonLabels)) -}}
+{{- end -}}
+
 {{- define "pdx.labels" -}}
-helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | trunc 63 | trimSuffix "-" }}
-app.kubernetes.io/name: {{ include "pdx.name" . }}
-app.kubernetes.io/instance: {{ .Release.Name }}
-app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
-app.kubernetes.io/managed-by: {{ .Release.Service }}
-app.kubernetes.io/part-of: pdx
-{{- with .Values.commonLabels }}
-{{ toYaml . }}
-{{- end }}
+{{- include "pdx.labelsWith" (dict "root" .) -}}
+{{- end -}}
+
+{{/* Labels of the operator's own objects, of a dict of root and more. */}}
+{{- define "pdx.operatorLabels" -}}
+{{- include "pdx.labelsWith" (dict "root" .root "more" (merge (dict "app.kubernetes.io/component" "operator") (default dict .more))) -}}
 {{- end -}}
 
 {{/* An image's full name, of a dict of root and image. */}}
