@@ -41,7 +41,7 @@ WASTES: Final = (
         "proxy/pdx_proxy/balancing/load.py",
         "            self.on_release()\n",
         "            self.on_release()\n        if self.on_release is not None:\n            self.on_release()\n",
-        "admission.Admission.serve_next",
+        "admission.Admission._serve_one",
     ),
 )
 
