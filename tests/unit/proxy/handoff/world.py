@@ -148,6 +148,8 @@ def _result(task: "asyncio.Task[Any]") -> str:
         handoff = task.result()
         return f"{handoff.decode.answer.status}, {'split' if handoff.prefill else 'not split'}"
     if isinstance(failure, HandoffFailure):
+        if failure.blame is not None:
+            failure.blame()  # as if another engine served the request
         return f"{failure.endpoint.name} {type(failure.cause).__name__} begun={failure.begun} whole={failure.whole}"
     assert isinstance(failure, LegRefused | RequestExpired), repr(failure)
     return type(failure).__name__
