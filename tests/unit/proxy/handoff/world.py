@@ -153,7 +153,7 @@ def _result(task: "asyncio.Task[Any]") -> str:
         return f"{handoff.decode.answer.status}, {'split' if handoff.prefill else 'not split'}"
     if isinstance(failure, HandoffFailure):
         if failure.blame is not None:
-            failure.blame()  # as if no second engine showed the same
+            failure.blame()  # as if another engine served the request
         return f"{failure.endpoint.name} {type(failure.cause).__name__} begun={failure.begun} whole={failure.whole}"
     assert isinstance(failure, LegRefused | RequestExpired), repr(failure)
     return type(failure).__name__
