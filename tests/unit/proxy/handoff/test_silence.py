@@ -45,8 +45,9 @@ def test_a_response_that_may_be_silent_is_not_late(wiring: Wiring, metrics: Metr
 
 
 @pytest.mark.parametrize("metrics", Metrics)
-@pytest.mark.parametrize("wiring", PUSHES)
-def test_it_is_late_only_if_d_waits(wiring: Wiring, metrics: Metrics) -> None:
+@pytest.mark.parametrize("wiring", PUSHES, ids=lambda wiring: wiring.name)
+def test_it_is_late_if_its_pair_moves_no_kv(wiring: Wiring, metrics: Metrics) -> None:
+    """Unless D's metrics have shown that it has received its own."""
     found = _result(replace(SILENT, wiring=wiring, metrics=metrics), hidden=True, suspended=True)
     proven = metrics in (Metrics.IDLE, Metrics.DEFERRED_UNTIL_4)
     assert found == "200, split" if proven else found.startswith(OVERDUE)
