@@ -45,7 +45,8 @@ async def test_conditions_are_written_at_once_and_counts_later() -> None:
     assert await write_status(_status("True", 2)) == 0
     assert len(written) == 3
     # A notice of another operator is one: to remove it is the answer.
-    live["status"] = {**_status("True", 2), "conditions": [*_status("True", 2)["conditions"], {"type": "Managed"}]}
+    notice = {"type": "Managed", "status": "Unknown", "reason": "OwnerSilent"}
+    live["status"] = {**_status("True", 2), "conditions": [*_status("True", 2)["conditions"], notice]}
     assert await write_status(_status("True", 2)) == 0
     assert len(written) == 4
     # Fields that a newer CRD fills in are no difference.
