@@ -308,8 +308,8 @@ def _slow(pod: PodView, now: datetime) -> Cause | None:
     text = f"its container has not been created for more than {minutes} minutes; kubectl describe pod {pod.name}"
     kind = "volume" if minutes == max(CREATE_MINUTES) else "wait"
     what = (
-        f"{text} shows what is missing (an image that is being pulled, or a volume: with ReadWriteOnce another node may "
-        "hold it, so use ReadWriteMany)"
+        f"{text} shows what is missing (an image that is being pulled, or a volume: with ReadWriteOnce another node "
+        "may hold it, so use ReadWriteMany)"
     )
     return found(kind, "ContainerNotCreated", what) if minutes else None
 
