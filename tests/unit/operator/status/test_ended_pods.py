@@ -12,7 +12,7 @@ from tests.unit.operator.status.pods import CRASH, NO_GPU, NOW, ended, pod, pool
 
 LAST_WEEK = "2026-04-27T09:00:00Z"
 JUST_NOW = "2026-05-04T11:58:00Z"
-LOADING = {"state": running("2026-05-04T11:59:00Z")}
+LOADING: dict[str, Any] = {"state": running("2026-05-04T11:59:00Z")}
 
 
 def evicted(number: int, created: str = LAST_WEEK, **more: Any) -> PodView:
