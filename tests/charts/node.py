@@ -95,7 +95,7 @@ class Node(threading.Thread):
         else:
             engine = ["--listen", f"{address}:{ENGINE_PORT}", "--side-channel", f"{address}:5600", "--role", role]
             command, probe = (
-                ["pdx_cli", "sim", *engine, "--model", "m", "--decode-token-seconds", SLOW],
+                ["pdx_cli", "sim", *engine, "--model", "m", "--decode-token-seconds", SLOW, "--shutdown-seconds", "60"],
                 f"http://{address}:{ENGINE_PORT}/health",
             )
         with (self._folder / f"{name}.log").open("wb") as log:

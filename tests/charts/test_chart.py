@@ -305,9 +305,11 @@ def _without(values: dict[str, Any], path: str) -> dict[str, Any]:
     }
 
 
-REUSED = ("operator.replicas", "operator.healthPort", "operator.terminationGracePeriodSeconds", "commonLabels")
-REUSED += ("operator.image.pullPolicy", "operator.podLabels", "operator.extraArgs", "operator.resources")
-REUSED += ("gateway.maxConcurrentUpgrades", "gateway.image.pullSecrets", "watchNamespaces", "imagePullSecrets")
+REUSED = (
+    *("operator.replicas", "operator.healthPort", "operator.terminationGracePeriodSeconds", "commonLabels"),
+    *("operator.image.pullPolicy", "operator.podLabels", "operator.extraArgs", "operator.resources"),
+    *("gateway.maxConcurrentUpgrades", "gateway.image.pullSecrets", "watchNamespaces", "imagePullSecrets"),
+)
 
 
 def test_values_that_an_older_chart_did_not_have_get_their_defaults(chart: Chart, tmp_path: Path) -> None:

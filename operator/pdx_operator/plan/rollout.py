@@ -352,7 +352,7 @@ def _message(
             return f"rolling from {old_revisions} to {revision}: {ready} engines of the new revision are ready"
         case Phase.RETIRING:
             return f"all engines run revision {revision}; the last engines of {old_revisions} are terminating"
-        case Phase.ROLLING | Phase.STARTING:
+        case Phase.ROLLING | Phase.STOPPED | Phase.STARTING:
             return f"{ready} engines of revision {revision} are ready"
         case Phase.COMPLETE:
             return f"all engines run revision {revision}"

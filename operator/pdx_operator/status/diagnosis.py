@@ -307,7 +307,10 @@ def _slow(pod: PodView, now: datetime) -> Cause | None:
     minutes = next((m for m in CREATE_MINUTES if _minutes(pod.placed, now) >= m), 0)
     text = f"its container has not been created for more than {minutes} minutes; kubectl describe pod {pod.name}"
     kind = "volume" if minutes == max(CREATE_MINUTES) else "wait"
-    what = f"{text} shows what is missing (an image being pulled, a volume)"
+    what = (
+        f"{text} shows what is missing (an image that is being pulled, or a volume: with ReadWriteOnce another node "
+        "may hold it, so use ReadWriteMany)"
+    )
     return found(kind, "ContainerNotCreated", what) if minutes else None
 
 

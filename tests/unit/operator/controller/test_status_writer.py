@@ -44,10 +44,15 @@ async def test_conditions_are_written_at_once_and_counts_later() -> None:
     live["status"] = {**live["status"], "conditions": [*live["status"]["conditions"], {"type": "KVTransferVerified"}]}
     assert await write_status(_status("True", 2)) == 0
     assert len(written) == 3
-    # So are fields that a newer CRD fills in.
+    # A notice of another operator is one: to remove it is the answer.
+    notice = {"type": "Managed", "status": "Unknown", "reason": "OwnerSilent"}
+    live["status"] = {**_status("True", 2), "conditions": [*_status("True", 2)["conditions"], notice]}
+    assert await write_status(_status("True", 2)) == 0
+    assert len(written) == 4
+    # Fields that a newer CRD fills in are no difference.
     live["status"] = {**_status("True", 2), "newer": {}, "roles": [{"readyReplicas": 2, "newer": 1}]}
     assert await write_status(_status("True", 2)) == 0
-    assert len(written) == 3
+    assert len(written) == 4
 
 
 def _status(ready: str, count: int) -> dict[str, Any]:

@@ -118,7 +118,8 @@ from tests.unit.operator.status.pods import CRASH, IMAGE, NO_GPU, NOW, diagnosis
             pod(state=waiting("ContainerCreating"), created="2026-05-04T11:25:00Z"),
             "ContainerNotCreated",
             "the prefill engine: its container has not been created for more than 30 minutes; kubectl describe pod "
-            "pod-1 shows what is missing (an image being pulled, a volume)",
+            "pod-1 shows what is missing (an image that is being pulled, or a volume: with ReadWriteOnce another node "
+            "may hold it, so use ReadWriteMany)",
             id="volume cannot be mounted",
         ),
     ],
