@@ -35,9 +35,7 @@ async def _world(make_world: MakeWorld, order: Order, *numbers: int, **more: Any
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
-async def test_the_same_error_of_two_engines_is_the_requests(
-    stream: bool, order: Order, make_world: MakeWorld
-) -> None:
+async def test_the_same_error_of_two_engines_is_the_requests(stream: bool, order: Order, make_world: MakeWorld) -> None:
     """Each kind that vLLM 0.32 answers with 500. No engine is ejected, even if two errors in a row would eject one."""
     world = await _world(make_world, order, health=STRICT)
     for path, body, message in KINDS.values():
@@ -141,9 +139,7 @@ async def test_the_queue_of_an_engine_concerns_all(make_world: MakeWorld) -> Non
     assert (reply.status, world.d.counts.requests.total()) == (503, received)
 
 
-async def test_answers_that_break_off_in_the_same_place(
-    order: Order, make_world: MakeWorld
-) -> None:
+async def test_answers_that_break_off_in_the_same_place(order: Order, make_world: MakeWorld) -> None:
     world = await _world(make_world, order, health=STRICT)
     shape = Shape(stream=True)
     for engine in world.decode:
