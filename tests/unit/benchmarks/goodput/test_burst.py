@@ -20,7 +20,7 @@ CAPACITY = 4.1
 
 
 def test_the_capacity_of_the_p_s_is_found() -> None:
-    few = generate("no-sharing", 1, 80)
+    few = generate("no-sharing", 1, 120)
     found = prefill_capacity(SETTING, few)
     shares = [
         run(SETTING, DEFAULT, SETTING.layout, few.at_rate(rate), rate).outcome.share for rate in (found, 1.1 * found)
