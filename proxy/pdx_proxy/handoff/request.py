@@ -7,7 +7,6 @@ from pdx_proxy.admission.permit import Permit
 from pdx_proxy.endpoints.endpoint import Endpoint
 from pdx_proxy.endpoints.snapshot import Snapshot
 from pdx_proxy.engines.leg import Leg
-from pdx_proxy.http.downstream.exchange import Exchange
 from pdx_proxy.payload.body import Body, LegBody
 from pdx_proxy.telemetry.timeline import Timeline
 
@@ -29,7 +28,6 @@ class Request:
         "body",
         "deadline",
         "divisible",
-        "exchange",
         "headers",
         "keep_alive",
         "only",
@@ -63,8 +61,6 @@ class Request:
         """When the request expires, in the loop's time."""
         self.keep_alive = keep_alive
         """Is started when a stream leaves the queue; None: nothing happens then."""
-        self.exchange: Exchange | None = None
-        """The client's exchange, which names the client."""
         self.only: frozenset[str] | None = None
         """Names of the engines that may serve it; None: all."""
         self.settled_at: tuple[Endpoint, ...] = ()

@@ -62,9 +62,7 @@ class RequestReader:
         forwarded = tuple([(name, value) for name, value in received if value and value.isascii()])
         if kind is _READ:
             timeline.read = self._clock()
-            request = Request(exchange.path, Body(), forwarded, False, timeline, permit, deadline)
-            request.exchange = exchange
-            return request
+            return Request(exchange.path, Body(), forwarded, False, timeline, permit, deadline)
         content_type = headers.get("content-type", "")
         if len(raw) > LARGE_BYTES:
             body = await self._read_large(raw, content_type, exchange.path)
@@ -76,9 +74,7 @@ class RequestReader:
         timeline.stream = body.decisions.stream
         if timeline.trace is not None:
             timeline.trace.model = model_of(body)[:_MAX_MODEL]
-        request = Request(exchange.path, body, forwarded, divisible, timeline, permit, deadline, keep_alive)
-        request.exchange = exchange
-        return request
+        return Request(exchange.path, body, forwarded, divisible, timeline, permit, deadline, keep_alive)
 
     async def _read_large(self, raw: bytes | bytearray, content_type: str, path: str) -> Body:
         """Read a large body in slices. Other requests go on between two of them."""

@@ -15,6 +15,25 @@ MOST_DEATHS: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
+class Pending:
+    """What an attempt that failed leaves to decide."""
+
+    failed: Pairing | None = None
+    """The pair of the hand-off that failed, perhaps because KV did not move; None if none did."""
+    free: bool = False
+    """Whether the next attempt takes nothing from the retry budget."""
+    paid: bool = False
+    """Whether the present attempt has taken something from it."""
+    blame: Callable[[], None] | None = None
+    """Counts the last failure against its engines; None: it is counted, or counts against none."""
+    at_fault: bool = False
+    """Whether two answers have shown that the request is at fault, so that no attempt follows."""
+
+
+NOTHING: Final = Pending()
+
+
+@dataclass(frozen=True, slots=True)
 class Retry:
     """The attempts of a request so far, as far as the next one depends on them."""
 
@@ -36,16 +55,8 @@ class Retry:
     """Whether its client is isolated by now, so that no attempt follows."""
     at_prefill: bool = False
     """Whether a P, rather than a D, must serve the request."""
-    failed: Pairing | None = None
-    """The pair of the hand-off that failed, perhaps because KV did not move; None if none did."""
-    free: bool = False
-    """Whether the next attempt takes nothing from the retry budget."""
-    paid: bool = False
-    """Whether the present attempt has taken something from it."""
-    blame: Callable[[], None] | None = None
-    """Counts the last failure against its engines; None: it is counted, or counts against none."""
-    at_fault: bool = False
-    """Whether two answers have shown that the request is at fault, so that no attempt follows."""
+    pending: Pending = NOTHING
+    """What the last attempt that failed leaves to decide."""
 
     def splits(self, divisible: bool) -> bool:
         """Whether the next attempt may split the request. The last one does not, unless D must never prefill."""
@@ -68,13 +79,17 @@ class Retry:
         If no other D is left, the same D may show it: first in a hand-off, then when it serves the request alone.
         """
         found = symptom(failure.cause)
-        if found is None or self.last is None or self.blame is None or found != symptom(self.last):
+        if found is None or self.last is None or self.pending.blame is None or found != symptom(self.last):
             return False
-        return failure.endpoint.name not in self.avoid or self.failed is not None
+        return failure.endpoint.name not in self.avoid or self.pending.failed is not None
 
     def after_repetition(self, failure: HandoffFailure) -> "Retry":
         """The request is at fault: no attempt follows, and neither engine is blamed."""
-        return replace(self, left=0, last=failure.cause, blame=None, at_fault=True)
+        return replace(self, left=0, last=failure.cause, pending=replace(self.pending, blame=None, at_fault=True))
+
+    def after_payment(self) -> "Retry":
+        """The retry budget has paid for the next attempt."""
+        return replace(self, pending=replace(self.pending, paid=True))
 
     def after_failure(self, failure: HandoffFailure, *, by_prefill: bool) -> "Retry":
         """An engine has failed; `by_prefill`: it is the attempt's P.
@@ -92,10 +107,7 @@ class Retry:
             avoid=self.avoid | {failure.endpoint.name},
             last=failure.cause,
             whole=self.whole or alone or whole,
-            failed=failure.pair or self.failed,
-            free=alone,
-            paid=False,
-            blame=failure.blame,
+            pending=Pending(failure.pair or self.pending.failed, alone, blame=failure.blame),
         )
 
     def after_deaths(self, dead: frozenset[str], *, of_decode: bool) -> "Retry":
@@ -111,8 +123,6 @@ class Retry:
             avoid=self.avoid | dead,
             dead=found,
             whole=True,
-            failed=None,
-            free=False,
-            blame=None,
+            pending=NOTHING,
             at_prefill=of_decode,
         )
