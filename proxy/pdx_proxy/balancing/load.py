@@ -122,7 +122,8 @@ class Load:
 
     def busy(self, credential: int = 0) -> Mapping[str, float]:
         """Return the seconds for which endpoints accept no request with this credential. Forget what is over."""
-        now, found = self.clock(), dict[str, float]()
+        found: dict[str, float] = {}
+        now = self.clock()
         for each in (0, credential):
             busy = self.backing_off.get(each)
             if busy is None:

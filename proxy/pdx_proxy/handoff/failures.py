@@ -60,10 +60,6 @@ class HandoffFailure(Exception):  # noqa: N818 (a failure of engines, not an err
         self.blame = blame
         """Counts the failure against engines, unless it turns out to be the request's fault; None: nothing to count."""
 
-    def judged(self) -> "HandoffFailure":
-        """Return the failure without what depends on whether the request is at fault."""
-        return HandoffFailure(self.endpoint, self.cause)
-
 
 def has_answered(failure: Exception, statuses: Container[int]) -> bool:
     """Whether the failure is an answer with one of these statuses. An abort is not: the engine had started the work."""

@@ -253,7 +253,7 @@ class PushPrefill:
         except EngineFailure:
             leg.end()
             return False
-        if self._concluded or not serving.may_retry(transfer.request):
+        if self._concluded or not serving.may_retry():
             leg.end()
             return False
         return True

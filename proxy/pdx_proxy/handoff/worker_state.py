@@ -1,6 +1,5 @@
 """What a worker needs, in addition to the engines, to serve requests: choice, retry budget, counters, handshakes."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from math import inf
 from typing import Final
@@ -18,7 +17,6 @@ from pdx_proxy.engines.leg import Leg
 from pdx_proxy.engines.upstreams import Engines
 from pdx_proxy.handoff.handshakes import Handshakes
 from pdx_proxy.handoff.request import Request
-from pdx_proxy.http.downstream.exchange import Exchange
 from pdx_proxy.http.upstream.failures import EngineBusy
 from pdx_proxy.payload.body import LegBody, identified
 from pdx_proxy.telemetry.counters import Counters, Phase
@@ -42,8 +40,6 @@ class WorkerState:
     """Pairs that have exchanged KV in this generation of both."""
     load_reports: LoadReports = field(default_factory=LoadReports)
     """The engines' latest load reports."""
-    identify: Callable[[Exchange, str | None], tuple[str, bool]] | None = None
-    """Returns the client of a request, and whether it stands for many; set by the owner of admission."""
     death_checks: DeathChecks = field(init=False)
     chooser: Chooser = field(init=False)
     budget: RetryBudget = field(init=False)
@@ -122,23 +118,12 @@ class WorkerState:
         timeline.sent = now
         return record
 
-    def may_retry(self, request: Request) -> bool:
-        """Whether the retry budget allows one more attempt of the request. Counts the retry or the refusal."""
-        client, is_crowd = self._client_of(request)
+    def may_retry(self, client: str = "", *, is_crowd: bool = True) -> bool:
+        """Whether the retry budget allows the client one more attempt. Counts the retry or the refusal."""
         if self.budget.take(self.engines.clock(), client, is_crowd=is_crowd):
             return True
         self.counters.retries_refused += 1
         return False
-
-    def give_retry_back(self, request: Request) -> None:
-        """The request is at fault, so its retry takes nothing from the budget."""
-        self.budget.give_back(self.engines.clock(), self._client_of(request)[0])
-
-    def _client_of(self, request: Request) -> tuple[str, bool]:
-        exchange, name = request.permit.exchange, request.permit.name
-        if exchange is None or self.identify is None:
-            return "", True
-        return self.identify(exchange, name)
 
     def back_off(self, endpoint: Endpoint, failure: EngineBusy, request: Request) -> None:
         """The engine accepts no request for some time, or none of this client, whose credential it has received."""

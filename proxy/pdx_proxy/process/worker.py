@@ -101,7 +101,6 @@ class Worker:
         self._admission = Admission(
             settings.limits, usage or Usage(), self._engines.load, self._serving.counters, self._engines.clock
         )
-        self._serving.identify = self._admission.identify
         self._isolation = Isolation(self._serving, self._admission, notify)
         # The control side logs what is wrong with a key file or a certificate.
         self._keyring = Keyring(settings.keys, self._engines.pool, lambda _: None, self._admission.set_weights)

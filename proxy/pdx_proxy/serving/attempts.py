@@ -115,21 +115,21 @@ class Attempts:
             if failed is not None:
                 retry = await self._after_failure(retry, failed, choice, request, exchange)
             choice, room = self._choose_again(request, retry), None
-        if retry.blame is not None:
-            retry.blame()
+        if retry.pending.blame is not None:
+            retry.pending.blame()
         if retry.is_deadly:
             await self._isolation.await_verdict(request, exchange)
-        return Unserved(retry.last, deadly=retry.is_deadly, at_fault=retry.at_fault)
+        return Unserved(retry.last, deadly=retry.is_deadly, at_fault=retry.pending.at_fault)
 
     def _end_retries(self, retry: Retry, handoff: Handoff) -> None:
         """An engine has answered after others failed. A refusal shows that the request is at fault."""
         answer = handoff.decode.answer
         if answer.status != 200 or answer.refused:
             return
-        if retry.blame is not None:
-            retry.blame()
-        if retry.failed is not None and handoff.prefill is None:
-            self._engines.observer.served_whole(retry.failed)
+        if retry.pending.blame is not None:
+            retry.pending.blame()
+        if retry.pending.failed is not None and handoff.prefill is None:
+            self._engines.observer.served_whole(retry.pending.failed)
 
     async def _after_failure(
         self, retry: Retry, failure: HandoffFailure, choice: Choice, request: Request, exchange: Exchange
@@ -140,22 +140,23 @@ class Attempts:
             self._serving.back_off(failure.endpoint, failure.cause, request)
         dead = await self._isolation.deaths(failure.cause, choice, request, exchange)
         if not dead and retry.repeats(failure):
-            if failure.endpoint.name in retry.avoid and retry.blame is not None:
-                retry.blame()  # the only engine that is left has shown it twice
-            if retry.paid:
-                self._serving.give_retry_back(request)
+            if failure.endpoint.name in retry.avoid and retry.pending.blame is not None:
+                retry.pending.blame()  # the only engine that is left has shown it twice
+            if retry.pending.paid:
+                client, _ = self._admission.identify(exchange, request.permit.name)
+                self._serving.budget.give_back(self._engines.clock(), client)
             return self._note(retry.after_repetition(failure), failure, request)
-        if retry.blame is not None:
-            retry.blame()
+        if retry.pending.blame is not None:
+            retry.pending.blame()
         retry = retry.after_failure(failure, by_prefill=failure.endpoint is prefill)
         if dead:
             if failure.blame is not None:
                 failure.blame()
             retry = retry.after_deaths(dead, of_decode=not dead <= self._prefills())
             if not self._isolation.may_try_again(request, exchange):
-                retry = retry.forbidden()
+                retry = replace(retry, left=0, forbidden=True)
         self._serving.counters.retried(failure.cause.reason)
-        return self._pay(self._note(retry, failure, request), failure, request)
+        return self._pay(self._note(retry, failure, request), failure, request, exchange)
 
     def left(self, handoff: Handoff, exchange: Exchange, permit: Permit) -> None:
         """The client has left in the middle of its answer."""
@@ -277,13 +278,14 @@ class Attempts:
         timeline.end_attempt(failure.endpoint.name, cause.reason.value, self._engines.clock())
         return retry
 
-    def _pay(self, retry: Retry, failure: HandoffFailure, request: Request) -> Retry:
+    def _pay(self, retry: Retry, failure: HandoffFailure, request: Request, exchange: Exchange) -> Retry:
         """Take the next attempt from the retry budget. Without room there, none follows."""
-        if not retry.left or not failure.begun or retry.free:
+        if not retry.left or not failure.begun or retry.pending.free:
             return retry
-        if not self._serving.may_retry(request):
+        client, is_crowd = self._admission.identify(exchange, request.permit.name)
+        if not self._serving.may_retry(client, is_crowd=is_crowd):
             return replace(retry, left=0)
-        return replace(retry, paid=True)
+        return retry.after_payment()
 
     def _attempt(self, choice: Choice, room: Room, request: Request, method: str) -> Coroutine[Any, Any, Handoff]:
         """One attempt: both legs, or D alone. Raises HandoffFailure or LegRefused when awaited."""

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from enum import Enum
 from typing import Final
 
 from pdx_api.names import PrefillFailure
@@ -15,11 +14,23 @@ MOST_DEATHS: Final = 2
 """Engines that die while they have a request, before it is given up."""
 
 
-class End(Enum):
-    """Why no attempt follows, whatever is left."""
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """What an attempt that failed leaves to decide."""
 
-    FORBIDDEN = "its client is isolated by now"
-    AT_FAULT = "two answers have shown that the request is at fault"
+    failed: Pairing | None = None
+    """The pair of the hand-off that failed, perhaps because KV did not move; None if none did."""
+    free: bool = False
+    """Whether the next attempt takes nothing from the retry budget."""
+    paid: bool = False
+    """Whether the present attempt has taken something from it."""
+    blame: Callable[[], None] | None = None
+    """Counts the last failure against its engines; None: it is counted, or counts against none."""
+    at_fault: bool = False
+    """Whether two answers have shown that the request is at fault, so that no attempt follows."""
+
+
+NOTHING: Final = Pending()
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +43,7 @@ class Retry:
     """How many attempts may follow."""
     avoid: frozenset[str] = frozenset()
     """The engines that have failed."""
-    failure: HandoffFailure | None = None
+    last: EngineFailure | None = None
     """The failure of the last attempt that failed."""
     refused: LocalPrefillReason | None = None
     """Why P or D refused a leg that the gateway had changed; None if none did."""
@@ -40,37 +51,12 @@ class Retry:
     """Whether one engine must serve the request, although it may be divided."""
     dead: frozenset[str] = frozenset()
     """The engines that have died while they had the request."""
-    end: End | None = None
-    """Why the request is given up; None if it is not."""
+    forbidden: bool = False
+    """Whether its client is isolated by now, so that no attempt follows."""
     at_prefill: bool = False
     """Whether a P, rather than a D, must serve the request."""
-    paid: bool = False
-    """Whether the present attempt has taken something from the retry budget."""
-
-    @property
-    def last(self) -> EngineFailure | None:
-        """What an engine did in the last attempt that failed."""
-        return None if self.failure is None else self.failure.cause
-
-    @property
-    def failed(self) -> Pairing | None:
-        """The pair of the hand-off that failed in it, perhaps because KV did not move; None if none did."""
-        return None if self.failure is None else self.failure.pair
-
-    @property
-    def blame(self) -> Callable[[], None] | None:
-        """Counts it against its engines; None: it is counted, or counts against none."""
-        return None if self.failure is None else self.failure.blame
-
-    @property
-    def at_fault(self) -> bool:
-        """Whether two answers have shown that the request is at fault."""
-        return self.end is End.AT_FAULT
-
-    @property
-    def free(self) -> bool:
-        """Whether the next attempt takes nothing from the retry budget: KV may not have moved."""
-        return self.whole and self.failed is not None
+    pending: Pending = NOTHING
+    """What the last attempt that failed leaves to decide."""
 
     def splits(self, divisible: bool) -> bool:
         """Whether the next attempt may split the request. The last one does not, unless D must never prefill."""
@@ -85,7 +71,7 @@ class Retry:
     @property
     def is_deadly(self) -> bool:
         """Whether the request is not tried again because engines died of it."""
-        return len(self.dead) >= MOST_DEATHS or self.end is End.FORBIDDEN
+        return len(self.dead) >= MOST_DEATHS or self.forbidden
 
     def repeats(self, failure: HandoffFailure) -> bool:
         """Whether the engine shows the same as another one before, so that the request is at fault.
@@ -93,17 +79,17 @@ class Retry:
         If no other D is left, the same D may show it: first in a hand-off, then when it serves the request alone.
         """
         found = symptom(failure.cause)
-        if found is None or self.last is None or self.blame is None or found != symptom(self.last):
+        if found is None or self.last is None or self.pending.blame is None or found != symptom(self.last):
             return False
-        return failure.endpoint.name not in self.avoid or self.failed is not None
-
-    def forbidden(self) -> "Retry":
-        """The client is isolated by now: no attempt follows."""
-        return replace(self, left=0, end=End.FORBIDDEN)
+        return failure.endpoint.name not in self.avoid or self.pending.failed is not None
 
     def after_repetition(self, failure: HandoffFailure) -> "Retry":
         """The request is at fault: no attempt follows, and neither engine is blamed."""
-        return replace(self, left=0, failure=failure.judged(), end=End.AT_FAULT)
+        return replace(self, left=0, last=failure.cause, pending=replace(self.pending, blame=None, at_fault=True))
+
+    def after_payment(self) -> "Retry":
+        """The retry budget has paid for the next attempt."""
+        return replace(self, pending=replace(self.pending, paid=True))
 
     def after_failure(self, failure: HandoffFailure, *, by_prefill: bool) -> "Retry":
         """An engine has failed; `by_prefill`: it is the attempt's P.
@@ -119,9 +105,9 @@ class Retry:
             self,
             left=0 if over else max(self.left - 1, int(alone)),
             avoid=self.avoid | {failure.endpoint.name},
-            failure=failure,
+            last=failure.cause,
             whole=self.whole or alone or whole,
-            paid=False,
+            pending=Pending(failure.pair or self.pending.failed, alone, blame=failure.blame),
         )
 
     def after_deaths(self, dead: frozenset[str], *, of_decode: bool) -> "Retry":
@@ -137,6 +123,6 @@ class Retry:
             avoid=self.avoid | dead,
             dead=found,
             whole=True,
-            failure=None if self.failure is None else self.failure.judged(),
+            pending=NOTHING,
             at_prefill=of_decode,
         )

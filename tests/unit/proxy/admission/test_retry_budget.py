@@ -54,3 +54,31 @@ def test_never_more_than_the_budget(steps: list[tuple[float, bool]], free: int, 
             requests.append(now)
         recent = sum(now - at < 9.0 for at in taken)
         assert recent <= free + percent / 100 * sum(now - at <= 19.0 for at in requests)
+
+
+def test_one_client_gets_half_of_the_budget() -> None:
+    budget = RetryBudget(Retries(min_retries=10, budget_percent=0), workers=1)
+    assert sum(budget.take(1.0, "a") for _ in range(20)) == 5
+    assert sum(budget.take(2.0, "b") for _ in range(20)) == 5
+    assert not budget.take(3.0, "c", is_crowd=True)
+    assert sum(budget.take(20.0, "a") for _ in range(20)) == 5, "the window is over"
+
+
+def test_each_client_gets_one_retry_of_a_small_budget() -> None:
+    budget = RetryBudget(Retries(min_retries=2, budget_percent=0), workers=2)
+    assert [budget.take(1.0, "a"), budget.take(1.0, "b")] == [True, False]
+
+
+def test_what_is_given_back_may_be_taken_again() -> None:
+    budget = RetryBudget(Retries(min_retries=2, budget_percent=0), workers=1)
+    for second in range(30):
+        assert budget.take(float(second), "a")
+        budget.give_back(float(second), "a")
+    budget.give_back(30.0, "b")
+    assert _taken(budget, 31.0, 5) == 2
+
+
+def test_clients_are_bounded() -> None:
+    budget = RetryBudget(Retries(min_retries=10_000, budget_percent=0), workers=1)
+    assert all(budget.take(1.0, str(number)) for number in range(5000))
+    assert max(map(len, budget._by_client)) <= 1025

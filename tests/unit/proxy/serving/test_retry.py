@@ -95,12 +95,12 @@ def test_what_one_attempt_has_shown_holds_for_all_later_ones() -> None:
 
 def test_one_attempt_after_a_hand_off_without_kv_is_free() -> None:
     after = following(Retry(RETRY, 3), "KV fails")
-    assert after.free
-    assert after.failed == pairing(P, D)
+    assert after.pending.free
+    assert after.pending.failed == pairing(P, D)
     later = following(after, "D fails")
-    assert not later.free
-    assert later.failed is None
-    assert not following(Retry(FAIL, 3), "KV fails").free
+    assert not later.pending.free
+    assert later.pending.failed == pairing(P, D)
+    assert not following(Retry(FAIL, 3), "KV fails").pending.free
 
 
 # the dead, whether one is a D, attempts left before it -> attempts left
