@@ -232,8 +232,9 @@ class LimitEstimator:
         limit = max(self._limit, self._quick)
         if sample.kv_use > _SCARCE_KV:
             limit = min(limit, busy / sample.kv_use + tolerated(self._work, busy))
-        elif self._runs and self._each:
-            limit = min(limit, max(busy + (1 - sample.kv_use) / self._each, FIRST_LIMIT))
+        elif self._runs:
+            more = (1 - sample.kv_use) / self._each if self._each else busy
+            limit = min(limit, max(busy + more, FIRST_LIMIT))
         load = busy + sample.waiting
         rate = round(self._rate(load), 2)
         grows = self._full_at is None and not (self._runs and limit >= self._runs)
@@ -266,6 +267,7 @@ class LimitEstimator:
         KV cache bounds the limit.
         """
         if self._runs and (sample.kv_use > _FULL_KV or sample.running >= self._runs):
+            self._was_full = True
             return
         full = steady + room(self._work, steady)
         too_many = not self._runs and sample.waiting > tolerated(self._work, steady)
@@ -282,7 +284,8 @@ class LimitEstimator:
             self._deferred += risen * (sample.deferred - self._deferred)
         else:
             self._deferred = sample.deferred
-        if busy := sample.running + sample.deferred:
+        busy = sample.running + sample.deferred
+        if busy and sample.kv_use:
             self._each = sample.kv_use / busy
         elif not self._each and sample.cache_tokens:
             self._each = _USUAL_TOKENS / sample.cache_tokens

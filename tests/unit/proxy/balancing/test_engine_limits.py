@@ -78,6 +78,7 @@ def test_of_a_known_engine_the_kv_cache_may_hold_less() -> None:
     for at in range(4, 10):
         full = estimator.update(EngineSample(at, 80, 3, kv_use=1.0))
     assert full.requests == 80 + 8, "a tenth may wait"
+    assert under_way(full, 1.0) == 0, "and no more come from P's than end"
     assert estimator.update(EngineSample(10, 0, 0)).requests == pytest.approx(80), "its next requests may be as large"
 
 
@@ -85,7 +86,7 @@ def test_a_known_engine_that_runs_fewer_is_believed() -> None:
     """Its steps have no room for more, for example."""
     estimator = LimitEstimator(Work.PREFILL, 256)
     estimator.update(EngineSample(1, 0, 0))
-    moment = EngineSample(2, 8, 100)
+    moment = EngineSample(2, 8, 100, kv_use=0.01)
     assert estimator.update(moment).requests == 512, "requests that have just come begin with the next step"
     assert estimator.update(replace(moment, at=3)).requests == 16
     assert estimator.update(EngineSample(4, 5, 0)).requests == 16
