@@ -303,7 +303,7 @@ WEBSOCKET = {"Connection": "Upgrade", "Upgrade": "websocket", "Sec-WebSocket-Ver
 @pytest.mark.parametrize(
     ("path", "status"), [("/v1/responses", 426), ("/v1/messages", 426), ("/v1/models", 200), ("/nothing", 404)]
 )
-async def test_a_websocket_is_refused(path: str, status: int, make_world: MakeWorld) -> None:
+async def test_a_websocket_is_refused_so_that_agents_send_a_post(path: str, status: int, make_world: MakeWorld) -> None:
     """At any other status than 426, Codex tries the WebSocket again several times."""
     world = await make_world(Order.PREFILL_FIRST)
     reply = await world.call("GET", f"{world.url}{path}", headers=WEBSOCKET)
