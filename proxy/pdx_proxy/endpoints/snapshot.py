@@ -29,11 +29,6 @@ class Snapshot:
     watched: frozenset[Pairing] = frozenset()
     """Pairs that will be suspended soon unless a hand-off or a transfer probe succeeds."""
 
-    @property
-    def unproved(self) -> frozenset[Pairing]:
-        """Pairs of which it is not known that KV moves, although a hand-off failed or is slow."""
-        return self.suspended | self.watched
-
     @classmethod
     def of(
         cls,

@@ -11,11 +11,10 @@ from pdx_proxy.handoff.transfer import Transfer
 from pdx_proxy.http.upstream.connection import Connection
 from pdx_proxy.http.upstream.failures import DeadlineExceeded, LostConnection
 
-_SHARE_OF_DEADLINE: Final = 0.6
-"""Share of the deadline of a hand-off after which a D that shows no output must not wait for KV any more.
-
-The rest is for the transfer probe that shows whether KV moves.
-"""
+_SHARES: Final = (0.2, 0.6)
+"""Least and largest share of the deadline of a hand-off after which a D that shows no output should have the KV."""
+_PROBE_SECONDS: Final = 5.0
+"""How long it takes to find out whether KV moves, with a transfer probe. So much of the deadline is left if possible."""
 _POLL_SECONDS: Final = 1.0
 _LOST: Final = "lost before its KV was known to have arrived"
 
@@ -77,7 +76,7 @@ class HandoffWatch:
         if shows_output:
             self._timer = loop.call_later(seconds, self._miss_deadline, f"no first event within {seconds:g} s")
         else:
-            self._timer = loop.call_later(seconds * _SHARE_OF_DEADLINE, self._begin_search)
+            self._timer = loop.call_later(_search_after(seconds), self._begin_search)
 
     def stop(self) -> None:
         """Stop watching."""
@@ -96,21 +95,24 @@ class HandoffWatch:
         self._search = asyncio.get_running_loop().create_task(self._await_kv())
 
     async def _await_kv(self) -> None:
-        """Return once no request at D waits for KV; interrupt D's wait if one waits and its pair is suspended.
+        """Return once no request at D waits for KV; interrupt D's wait if one waits and no KV will come.
 
-        D's metrics do not show which request waits. So the control side has to find out whether KV moves. After the
-        deadline, D waits no longer for what has not been found out.
+        D's metrics do not show which request waits. So the control side has to find out whether KV moves. If it does
+        again, KV that was sent before is lost: P's lease then ends.
         """
         transfer, clock = self._transfer, asyncio.get_running_loop().time
         engines, pair = transfer.settlements.engines, pairing(transfer.prefill, transfer.decode)
-        end = clock() + engines.deadlines.handoff * (1 - _SHARE_OF_DEADLINE)
+        end = clock() + engines.deadlines.handoff - _search_after(engines.deadlines.handoff)
+        expired = await transfer.expired()
         while True:
             waiting = read_waiting(await transfer.decode_metrics())
             if waiting is not None and not waiting.deferred and not waiting.capacity:
                 return
-            if pair in (engines.snapshot.suspended if clock() < end else engines.snapshot.unproved):
+            if pair in engines.snapshot.suspended:
                 break
             engines.observer.slow_handoff(pair)
+            if clock() >= end and 0.0 <= expired < await transfer.expired():
+                break
             await asyncio.sleep(_POLL_SECONDS)
         self._miss_deadline("no KV")
 
@@ -119,3 +121,9 @@ class HandoffWatch:
         if prefilled is not None and engines.clock() - prefilled < engines.deadlines.handoff:
             self.died = True
             self._decode_leg.interrupt(PrefillEnded(self.loss))
+
+
+def _search_after(deadline: float) -> float:
+    """When the search begins for the reason why D shows no output."""
+    least, most = (share * deadline for share in _SHARES)
+    return max(least, min(most, deadline - _PROBE_SECONDS))

@@ -3,6 +3,7 @@
 from typing import Final
 
 from pdx_api.connectors.families import KVParams, Push, Settles
+from pdx_api.vllm_metrics import read_metrics
 from pdx_proxy.endpoints.endpoint import Endpoint
 from pdx_proxy.engines.probe import page_of
 from pdx_proxy.engines.transfer_params import identity_of
@@ -12,7 +13,7 @@ from pdx_proxy.handoff.settlements import Settlements
 from pdx_proxy.payload.body import prefill_body, settling_body
 
 _METRICS_SECONDS: Final = 1.0
-"""How long D may take to report what its requests wait for."""
+"""How long an engine may take to report what its requests wait for."""
 
 
 class Transfer:
@@ -58,3 +59,9 @@ class Transfer:
     async def decode_metrics(self) -> bytes:
         """Return D's metrics; empty if they cannot be read."""
         return await page_of(self.settlements.engines, self.decode, "/metrics", _METRICS_SECONDS)
+
+    async def expired(self) -> float:
+        """Return how many leases have ended at P, so that no D gets their KV; -1 if that is not known."""
+        page = await page_of(self.settlements.engines, self.prefill, "/metrics", _METRICS_SECONDS)
+        count = read_metrics(page).expired
+        return -1.0 if count is None else count

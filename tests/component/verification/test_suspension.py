@@ -69,7 +69,7 @@ async def split_and_not(world: World) -> tuple[int, int]:
     return state["outcomes"].get("split", 0), state["notSplit"]["suspended"]
 
 
-@pytest.mark.parametrize("stream", [False, True], ids=["whole-answer", "stream"])
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
 async def test_without_kv_every_request_is_served_whole(order: Order, stream: bool, make_world: MakeWorld) -> None:
     """No request fails, although the retry budget allows no retry. Splitting returns when KV moves again."""
     world, shape = await blocked_world(make_world, order, 2, 2), Shape(stream=stream)
@@ -111,3 +111,18 @@ async def test_a_hand_off_that_fails_for_another_reason_suspends_nothing(
     assert (await world.outcomes())["split"] == 1
     assert (await world.complete(shape)).status == 200
     assert (await world.outcomes())["split"] == 2
+
+
+@pytest.mark.parametrize("order", [Order.DECODE_FIRST, Order.CONCURRENT])
+async def test_kv_that_was_lost_before_the_repair_is_not_awaited(order: Order, make_world: MakeWorld) -> None:
+    """The pair moves KV again, so that it is not suspended. But the lease of what it has not moved ends at P."""
+    world, shape = await blocked_world(make_world, order, 1, 1), Shape()
+    await several(world, shape, 2)
+    world.p.faults.add(FaultKind.LONG_PREFILL, seconds=0.5)
+    request = asyncio.create_task(world.complete(shape))
+    await asyncio.sleep(0.3)
+    world.p.station.channel.block(0.4)
+    async with asyncio.timeout(15.0):
+        reply = await request
+    assert (reply.status, reply.text) == (200, shape.expected())
+    assert (await world.outcomes())["whole"] == 1
