@@ -14,7 +14,7 @@ from pdx_proxy.http.upstream.failures import DeadlineExceeded, LostConnection
 _SHARES: Final = (0.2, 0.6)
 """Least and largest share of the deadline of a hand-off after which a D that shows no output should have the KV."""
 _PROBE_SECONDS: Final = 5.0
-"""How long it takes to find out whether KV moves, with a transfer probe. So much of the deadline is left if possible."""
+"""How long a transfer probe takes to show whether KV moves. So much of the deadline is left, if possible."""
 _POLL_SECONDS: Final = 1.0
 _LOST: Final = "lost before its KV was known to have arrived"
 
