@@ -13,7 +13,7 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from multiprocessing.context import ForkServerProcess
@@ -272,7 +272,8 @@ class Gateway:
             found: dict[str, Any] = json.load(answer)
         return found
 
-    def wait_until_warm(self, seconds: float = 120.0) -> None:
+    def wait_until_warm(self, seconds: float = 120.0, roles: Collection[Role] = tuple(Role)) -> None:
+        """Wait until all engines of these roles are warm."""
         deadline = time.monotonic() + seconds
         state: dict[str, Any] = {}
         while time.monotonic() < deadline:
@@ -280,7 +281,7 @@ class Gateway:
             assert self.process.poll() is None, self.log.read_text()[-3000:]
             with contextlib.suppress(OSError):
                 state = self.state()
-                if all(endpoint["state"] == "Warm" for endpoint in state["endpoints"]):
+                if all(each["state"] == "Warm" for each in state["endpoints"] if each["role"] in roles):
                     return
             time.sleep(0.2)
         raise AssertionError(f"not warm: {state}")
@@ -315,15 +316,16 @@ def gateway(
     verification_period_seconds: int = 0,
     flags: tuple[str, ...] = (),
     ranks: int = 1,
+    roles: Collection[Role] = tuple(Role),
 ) -> Iterator[Gateway]:
-    """A warm gateway in front of engines."""
+    """A gateway in front of engines, of which those of these roles are warm."""
     front = Gateway(
         order, prefill, decode, mode, logs, verification_period_seconds=verification_period_seconds, flags=flags
     )
     front.ranks = ranks
     front.start()
     try:
-        front.wait_until_warm()
+        front.wait_until_warm(roles=roles)
         yield front
     finally:
         front.stop()
