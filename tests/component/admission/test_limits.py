@@ -25,7 +25,7 @@ async def test_a_decode_runs_what_it_can_and_its_queue_is_short(make_world: Make
             running.append(counts.running_now)
         await asyncio.sleep(0.02)
     assert {reply.status for reply in await asyncio.gather(*tasks)} == {200}
-    assert max(queued) <= most, "while its limit doubles"
+    assert max(queued) <= 2 * most, "once, while its limit doubles"
     assert max(queued[len(queued) // 2 :]) <= 4
     assert sum(running) / len(running) >= 0.9 * most, "a busy machine lets it idle at times"
 
