@@ -106,10 +106,10 @@ async def test_other_limits_of_the_gateway_count_against_no_engine(
 async def test_a_warm_up_without_files_ejects_no_other_engine(make_world: MakeWorld) -> None:
     """A P that is warmed up needs a D. That the gateway cannot connect to the D shows nothing about it."""
     world = await make_world(Order.PREFILL_FIRST)
-    world.gateway._engines.pool.close()
     await _disconnect(world)
     prefill = world.endpoint(world.p)
     with _no_files():
+        world.gateway._engines.pool.close()  # the metrics are read at short intervals
         with pytest.raises(ConnectFailure) as failed:
             await world.gateway.endpoint_manager._warm_ups._warm_pair(prefill, world.endpoint(world.d))
         assert failed.value.local
