@@ -3,7 +3,7 @@
 import contextlib
 import importlib.util
 import os
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Generator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,9 @@ from pdx_cli.main import main as pdx
 from tests.engines.support import mooncake
 from tests.engines.support.harness import Engine, Gateway, gateway, running, tiny_spec
 
+LOG_LINES = 40
+"""Lines of each log that a failed test shows."""
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Engines take their time; without vLLM every test here is skipped by name."""
@@ -28,6 +31,28 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         item.add_marker(pytest.mark.timeout(600))
         if missing:
             item.add_marker(pytest.mark.skip(reason="vLLM is not installed: run `make install`"))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Show the logs of the engines and the gateway below a test that failed."""
+    report = yield
+    if report.failed and isinstance(item, pytest.Function):
+        for server in _servers(item.funcargs):
+            report.sections.append((str(server.log), _log_tail(server.log)))
+    return report
+
+
+def _servers(fixtures: dict[str, Any]) -> list[Engine | Gateway]:
+    pair, front = fixtures.get("pair"), fixtures.get("front")
+    found: list[Engine | Gateway] = [front] if isinstance(front, Gateway) else []
+    return found + ([pair.prefill, pair.decode] if isinstance(pair, Pair) else [])
+
+
+def _log_tail(log: Path) -> str:
+    """The end of a log, less the lines of requests that were served."""
+    lines = log.read_text(errors="replace").splitlines() if log.exists() else []
+    return "\n".join([line for line in lines if " 200 OK" not in line][-LOG_LINES:])
 
 
 @dataclass(frozen=True)
@@ -82,8 +107,9 @@ def mooncake_environment() -> dict[str, str]:
 
 @pytest.fixture
 async def session() -> AsyncIterator[aiohttp.ClientSession]:
-    """A client."""
-    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as client:
+    """A client. No request of these tests takes a minute; one that hangs must not delay all tests behind it by five."""
+    timeout = aiohttp.ClientTimeout(total=100)
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), timeout=timeout) as client:
         yield client
 
 
