@@ -51,7 +51,7 @@ class Report(frame.Report[Plan]):
 
     seconds: float = 0.0
     """Until all were served."""
-    told: list[int] = field(default_factory=list)
+    retry_afters: list[int] = field(default_factory=list)
     """Each `Retry-After`."""
 
     def line(self) -> dict[str, Any]:
@@ -63,8 +63,8 @@ class Report(frame.Report[Plan]):
             "answer": plan.answer,
             "minimum": plan.minimum,
             "seconds": self.seconds,
-            "sheds": len(self.told),
-            "longest": max(self.told, default=0),
+            "sheds": len(self.retry_afters),
+            "longest": max(self.retry_afters, default=0),
         }
 
 
@@ -89,6 +89,6 @@ async def run(plan: Plan, log: Path) -> Report:
 
 async def _until_served(traffic: Traffic, report: Report) -> None:
     while (attempt := await traffic.send()).saw is Saw.SHED:
-        report.told.append(attempt.retry_after)
+        report.retry_afters.append(attempt.retry_after)
         await asyncio.sleep(attempt.retry_after)
     report.expect(attempt.saw is Saw.TEXT, attempt.detail)

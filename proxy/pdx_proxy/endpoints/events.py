@@ -61,7 +61,7 @@ class LostHandoff:
 
 @dataclass(frozen=True, slots=True)
 class FailedHandoff:
-    """A hand-off failed, and D alone answered the request: KV may not move within the pair."""
+    """A hand-off failed, and then one engine answered the whole request: KV may not move within the pair."""
 
     pair: tuple[str, int, str, int]
     """See `pairing`."""

@@ -129,7 +129,7 @@ class EndpointObserver(LegObserver):
             self._handoffs.succeeded(prefill)
 
     def served_whole(self, pair: Pairing) -> None:
-        """D alone has answered a request whose hand-off failed within this pair."""
+        """One engine has answered a whole request whose hand-off failed within this pair."""
         self._notify(FailedHandoff(pair))
 
     def slow_handoff(self, pair: Pairing) -> None:

@@ -24,7 +24,7 @@ class HandoffWatch:
 
     P's lease ends soon after the deadline. A D that has queued the request until then would wait for ever. Where no
     event shows that D has the KV (see payload/first_event.py), its metrics do: once no request waits there. Where these
-    do not either, D's wait ends only when its pair is found to move no KV.
+    do not either, D's wait ends only when its pair is found to move no KV, or when a lease has ended at P.
     """
 
     __slots__ = ("_connection", "_decode_leg", "_prefilled", "_search", "_sent", "_timer", "_transfer", "died")
