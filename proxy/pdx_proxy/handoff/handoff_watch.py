@@ -11,8 +11,9 @@ from pdx_proxy.handoff.transfer import Transfer
 from pdx_proxy.http.upstream.connection import Connection
 from pdx_proxy.http.upstream.failures import DeadlineExceeded, LostConnection
 
-_SHARES: Final = (0.2, 0.6)
-"""Least and largest share of the deadline of a hand-off after which a D that shows no output should have the KV."""
+_LEAST_SHARE: Final = 0.2
+_LARGEST_SHARE: Final = 0.6
+"""Bounds of the share of a hand-off's deadline after which a D that shows no output should have the KV."""
 _PROBE_SECONDS: Final = 5.0
 """How long a transfer probe takes to show whether KV moves. So much of the deadline is left, if possible."""
 _POLL_SECONDS: Final = 1.0
@@ -125,5 +126,4 @@ class HandoffWatch:
 
 def _search_after(deadline: float) -> float:
     """When the search begins for the reason why D shows no output."""
-    least, most = (share * deadline for share in _SHARES)
-    return max(least, min(most, deadline - _PROBE_SECONDS))
+    return max(_LEAST_SHARE * deadline, min(_LARGEST_SHARE * deadline, deadline - _PROBE_SECONDS))
