@@ -9,6 +9,8 @@ _RANKS: Final = (
     "wait",
 )
 """Sorts of causes, the most informative first: a cause with a remedy comes before one without."""
+SERVICES: Final = "kvTransfer"
+"""Field of the spec that describes side services."""
 SURGE: Final = ", or set spec.rollout.maxSurge: 0 to replace engines in place"
 """A remedy during rollouts that run new engines in addition to old ones."""
 
@@ -35,3 +37,8 @@ def found(kind: str, reason: str, text: str) -> Cause:
 def sentence(text: str) -> str:
     """The first sentence of a text, on one line."""
     return re.split(r"\.\s", " ".join(text.split()), maxsplit=1)[0].rstrip(".")
+
+
+def resources(field: str) -> str:
+    """Where the spec states the resources of the pods that `field` describes: only an overlay states a service's."""
+    return f"spec.{field}.{'podTemplate' if field == SERVICES else 'resources'}"

@@ -23,7 +23,7 @@ from pdx_operator.observed.workloads import (
     ObservedService,
     PodView,
 )
-from pdx_operator.status.causes import Cause, found, sentence
+from pdx_operator.status.causes import SERVICES, Cause, found, sentence
 from pdx_operator.status.image_pulls import NO_IMAGE, no_image
 from pdx_operator.status.refusals import refused
 from pdx_operator.status.scheduling import gated, unplaced
@@ -84,8 +84,6 @@ class _Group:
 
 
 _ROLES: Final = frozenset(Role)
-_SERVICES: Final = "kvTransfer"
-"""Field of the spec that describes side services."""
 _TITLES: Final = {ROLE_GATEWAY: "gateway", **service_titles()}
 """Names in messages. Without a title, an engine is a "ROLE engine", and a side service a "SERVICE server"."""
 
@@ -161,7 +159,7 @@ def _pod_causes(
 
 def _field(role: str, fields: Mapping[str, str]) -> str:
     """The field of the spec that describes the pods of a role."""
-    return fields.get(role, role if role in _ROLES or role == ROLE_GATEWAY else _SERVICES)
+    return fields.get(role, role if role in _ROLES or role == ROLE_GATEWAY else SERVICES)
 
 
 def _stuck(pod: PodView) -> Cause:
@@ -276,7 +274,7 @@ def _ended(container: ContainerView, log: str | None, field: str) -> Cause | Non
         return found("listed", failure.reason, f"{excerpt.line.rstrip('.')}; {failure.advice}")
     subject = f"its sidecar {container.name}" if container.sidecar else "it"
     if ending.reason == "OOMKilled":
-        if container.sidecar or field == _SERVICES:  # only an overlay sets their limit
+        if container.sidecar or field == SERVICES:  # only an overlay sets their limit
             limit = f"the limit in spec.{field}.podTemplate"
         else:
             limit = f"spec.{field}.resources.limits.memory"

@@ -14,11 +14,16 @@ _REMEDIES: Final = (
     (r"no space left|disk quota", "free the node's disk, or give it a larger one: kubectl describe node"),
     (r"no match for platform|no matching manifest|exec format error", "use an image of the node's architecture"),
     (
-        r"x509|certificate|HTTP response to HTTPS client",
-        "let the nodes trust the registry: add its certificate to the container runtime's",
+        r"HTTP response to HTTPS client",
+        "the registry speaks HTTP: give it TLS, or allow it as an http:// registry in the nodes' container runtime",
+    ),
+    (
+        r"x509|certificate",
+        "let the nodes trust the registry: add the authority of its certificate to the container runtime's",
     ),
     (r"no such host|server misbehaving|lookup \S+", "correct the registry's name, or the name servers of the nodes"),
     (r"\b429\b|toomanyrequests|rate limit", "the registry limits pulls: wait, use a mirror, or set imagePullSecrets"),
+    (r"does not exist or", "correct the image's name, or set imagePullSecrets in podTemplate if it is private"),
     (
         r"unauthorized|authentication|authorization failed|denied|forbidden|\b40[13]\b|no basic auth",
         "if the image is private, set imagePullSecrets in podTemplate",

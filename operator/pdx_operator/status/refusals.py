@@ -3,7 +3,7 @@
 import re
 from typing import Final
 
-from pdx_operator.status.causes import SURGE, Cause, found, sentence
+from pdx_operator.status.causes import SURGE, Cause, found, resources, sentence
 
 _NAMES: Final = (
     (re.compile(r'^pods "[^"]*" is forbidden: '), ""),
@@ -28,12 +28,13 @@ def _quota(message: str, field: str, may_use_surge: bool) -> Cause | None:
     words, pod = sentence(message), f"the namespace's quota refuses its pod ({sentence(message)})"
     if "failed quota" in words and (missing := _MISSING.findall(words.partition("must specify")[2])):
         fields = " and ".join(name if "." in name else f"requests.{name}" for name in dict.fromkeys(missing))
-        return found("refused", "QuotaExceeded", f"{pod}; set {fields} in spec.{field}.resources")
+        return found("refused", "QuotaExceeded", f"{pod}; set {fields} in {resources(field)}")
     if "exceeded quota" in words:
         surge = SURGE if may_use_surge else ""
         return found("refused", "QuotaExceeded", f"{pod}; raise the quota or free something{surge}")
     if "insufficient quota" in words:
-        text = f"{pod}; add a quota for its priority class to the namespace, or use another priorityClassName"
+        text = f"{pod}; the cluster allows such pods only where a quota covers them: create a ResourceQuota for them in"
+        text += " the namespace, whose scopes, if any, match the pod (its priority class)"
         return found("refused", "QuotaExceeded", text)
     return None
 
@@ -42,15 +43,23 @@ def _limits(message: str, field: str) -> Cause | None:
     """A LimitRange, or a request above a limit that it has added."""
     words = sentence(message)
     if above := re.search(r"resources\.requests: Invalid value: .*must be less than or equal to (\S+) limit", words):
-        text = f"its request is above its limit ({words}); set spec.{field}.resources.limits.{above[1]}"
+        text = f"its request is above its limit ({words}); set {resources(field)}.limits.{above[1]}"
         return found("refused", "LimitRange", f"{text}, or raise the default of the namespace's LimitRange")
     if limit := re.search(r"(maximum|minimum) ([\w./-]+) usage per (Container|Pod|PersistentVolumeClaim)", words):
+        if "No limit is specified" in message or "No request is specified" in message:
+            kind = "limits" if "No limit" in message else "requests"
+            text = f"the namespace's LimitRange refuses its pod ({words}, and none is set)"
+            return found(
+                "refused",
+                "LimitRange",
+                f"{text}; set {kind}.{limit[2]} in {resources(field)}, or change the LimitRange",
+            )
         how = "lower" if limit[1] == "maximum" else "raise"
-        text = f"the namespace's LimitRange refuses its pod ({words}); {how} {limit[2]} in spec.{field}.resources"
+        text = f"the namespace's LimitRange refuses its pod ({words}); {how} {limit[2]} in {resources(field)}"
         return found("refused", "LimitRange", f"{text}, or change the LimitRange")
     if "max limit to request ratio" in words:
         text = f"the namespace's LimitRange refuses its pod ({words}); bring requests and limits in"
-        return found("refused", "LimitRange", f"{text} spec.{field}.resources closer together")
+        return found("refused", "LimitRange", f"{text} {resources(field)} closer together")
     return None
 
 
@@ -64,10 +73,15 @@ def _other(message: str, field: str) -> Cause:
         text = f"{level}; change securityContext in spec.{field}.podTemplate, or the namespace's label"
         return found("refused", "PodRefused", f"{text} pod-security.kubernetes.io/enforce")
     if "security context constraint" in message:
-        text = f"no SCC admits its pod ({words}); see OpenShift in docs/operator.md"
+        text = f"no SCC admits its pod ({words}); let its ServiceAccount use an SCC that does (oc adm policy"
+        text += f" add-scc-to-user), or change securityContext in spec.{field}.podTemplate"
         return found("refused", "PodRefused", text)
     if account := re.search(r'serviceaccount "([^"]+)" not found', message):
-        return found("refused", "PodRefused", f"the ServiceAccount {account[1]} does not exist; create it")
+        return found(
+            "refused",
+            "PodRefused",
+            f"the ServiceAccount {account[1]} does not exist; create it, or correct serviceAccountName",
+        )
     if priority := re.search(r"no PriorityClass with name (\S+) was found", message):
         text = f"the PriorityClass {priority[1]} does not exist; create it, or correct priorityClassName"
         return found("refused", "PodRefused", f"{text} in spec.{field}.podTemplate")
