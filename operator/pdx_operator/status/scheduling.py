@@ -73,8 +73,8 @@ _RULES: Final = (
     ),
     _Rule(
         r"match PersistentVolume's node affinity|volume node affinity conflict|available volume zone",
-        "the claim's volume is on another node or in another zone, which kubectl describe pv shows: bring back or add a "
-        "node there, or use a volume that all nodes reach",
+        "the claim's volume is on another node or in another zone, which kubectl describe pv shows: bring back or add "
+        "a node there, or use a volume that all nodes reach",
         "VolumeElsewhere",
     ),
     _Rule(

@@ -113,7 +113,7 @@ def test_a_pod_behind_a_scheduling_gate_waits_and_is_no_failure() -> None:
     )
     found = found_for(view)
     text = (
-        "the prefill engine: it waits for its queue (scheduling gate kueue.x-k8s.io/admission); kubectl describe workload "
-        "shows why Kueue does not admit it: free or raise the quota of its ClusterQueue"
+        "the prefill engine: it waits for its queue (scheduling gate kueue.x-k8s.io/admission); kubectl describe "
+        "workload shows why Kueue does not admit it: free or raise the quota of its ClusterQueue"
     )
     assert found == Diagnosis("Queued", text, failing=False, waits=True)

@@ -148,8 +148,8 @@ def _condition(body: Body, kind: str) -> tuple[str, str, str]:
             UNPLACED,
             "",
             ("True", "Unschedulable"),
-            "the mooncake server: no node has enough free memory (0/1 nodes are available: 1 Insufficient memory); lower "
-            "memory in spec.kvTransfer.podTemplate",
+            "the mooncake server: no node has enough free memory (0/1 nodes are available: 1 Insufficient memory); "
+            "lower memory in spec.kvTransfer.podTemplate",
             id="unschedulable",
         ),
         pytest.param(
