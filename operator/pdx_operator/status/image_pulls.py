@@ -26,7 +26,7 @@ _REMEDIES: Final = (
     (r"does not exist or", "correct the image's name, or set imagePullSecrets in podTemplate if it is private"),
     (
         r"unauthorized|authentication|authorization failed|denied|forbidden|\b40[13]\b|no basic auth",
-        "if the image is private, set imagePullSecrets in podTemplate",
+        "correct the image's name, or, if it is private, set imagePullSecrets in podTemplate",
     ),
     (
         r"i/o timeout|deadline exceeded|connection (?:refused|reset)|no route to host|unreachable|unexpected EOF",

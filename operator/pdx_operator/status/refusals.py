@@ -90,4 +90,9 @@ def _other(message: str, field: str) -> Cause:
         return found("refused", "PodRefused", f"{text} in spec.{field}.podTemplate")
     if "is being terminated" in message:
         return found("refused", "PodRefused", f"its namespace is being deleted ({words})")
-    return found("refused", "PodRefused", f"the cluster refuses its pod: {words}")
+    policy = (
+        f"; add what the policy requires to spec.{field}.podTemplate, or exempt these pods"
+        if "denied the" in message
+        else ""
+    )
+    return found("refused", "PodRefused", f"the cluster refuses its pod: {words}{policy}")

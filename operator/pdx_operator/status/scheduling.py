@@ -50,8 +50,8 @@ _RULES: Final = (
     ),
     _Rule(
         r'persistentvolumeclaim "[^"]+" is being deleted',
-        f"the claim stays until no pod uses it, old engines included: name another claim in {_POD}, or stop the engines"
-        " and create it again when it is gone",
+        f"the claim stays until no pod uses it, old engines included: name another claim in {_POD}; or save the data, "
+        "stop the engines, and create it again when it is gone",
         "VolumeInUse",
     ),
     _Rule(
@@ -79,7 +79,7 @@ _RULES: Final = (
     ),
     _Rule(
         r"ReadWriteOncePod",
-        "another pod uses the claim: give it the access mode ReadWriteMany (or ReadOnlyMany)",
+        "another pod uses the claim: name another claim, with the access mode ReadWriteMany or ReadOnlyMany",
         "VolumeInUse",
     ),
     _Rule(r"no available disk", "another pod uses the disk: use a volume that several nodes may mount", "VolumeInUse"),
@@ -116,6 +116,11 @@ _RULES: Final = (
     _Rule(r"taint \{node-role\.kubernetes\.io/(?:control-plane|master)", ""),
     _Rule(r"taint \{(?:ToBeDeleted|DeletionCandidate|karpenter\.sh/disrupt)", ""),
     _Rule(
+        r"taint\(s\)|had taints",
+        "kubectl describe node shows the taints: if the nodes are meant for the pod, add their toleration to "
+        f"{_POD}; if a node is not ready or cordoned, repair or uncordon it",
+    ),
+    _Rule(
         r"had (?:untolerated )?taint",
         f"if the nodes with the taint are meant for it, add their toleration to {_POD}",
     ),
@@ -136,8 +141,13 @@ _RULES: Final = (
     _Rule(r"anti-affinity rules", f"add a node, or weaken the anti-affinity in {_POD}"),
     _Rule(r"pod affinity rules", f"correct the pod affinity in {_POD}: no node runs a pod that it names"),
     _Rule(
+        r"topology spread constraints \(missing",
+        f"no node has the label that topologyKey names: correct topologyKey in {_POD}, or label the nodes with it",
+    ),
+    _Rule(
         r"topology spread constraints",
-        f"label the nodes with the topologyKey, add a node, or set whenUnsatisfiable: ScheduleAnyway in {_POD}",
+        f"the pods would be spread too unevenly: raise maxSkew or set whenUnsatisfiable: ScheduleAnyway in {_POD}, or "
+        "add a node",
     ),
     _Rule(
         r"Too many pods",
@@ -171,7 +181,7 @@ _RULES: Final = (
 """The first rule whose pattern an objection contains applies. An empty remedy: the node is not meant for the pod."""
 _SCARCE: Final = (
     *("free ports", "anti-affinity", "Too many pods", "cannot allocate", "ReadWriteOncePod", "Insufficient"),
-    *("max volume count", "is being deleted", "kueue"),
+    *("max volume count", "kueue", "too unevenly"),
 )
 """Objections that end when an old engine does."""
 
@@ -182,7 +192,7 @@ def unplaced(text: str, field: str, *, may_use_surge: bool) -> Cause:
     objections = _objections(message)
     rules = _distinct(objections)
     remedies = [_filled(rule, what, field) for rule, what in rules if rule.remedy]
-    if may_use_surge and any(word in message for word in _SCARCE) and remedies:
+    if may_use_surge and remedies and any(word in message or word in remedies[-1] for word in _SCARCE):
         remedies[-1] += SURGE
     if rules and all(rule.waits for rule, _ in rules):
         return found("wait", "Queued", "; or ".join([f"it waits ({message})", *remedies]).replace("; or ", "; ", 1))

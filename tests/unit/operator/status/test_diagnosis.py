@@ -36,8 +36,8 @@ from tests.unit.operator.status.pods import CRASH, IMAGE, NO_GPU, NOW, diagnosis
                 )
             ),
             "ImagePullFailed",
-            f"the prefill engine: the image {IMAGE} cannot be pulled: pull access denied, no basic auth; if the image "
-            "is private, set imagePullSecrets in podTemplate",
+            f"the prefill engine: the image {IMAGE} cannot be pulled: pull access denied, no basic auth; correct the "
+            "image's name, or, if it is private, set imagePullSecrets in podTemplate",
             id="private image",
         ),
         pytest.param(
