@@ -68,6 +68,7 @@ HOT: Final = (
     "http/upstream/connection",
     "http/upstream/connection_pool",
     "http/upstream/deadline",
+    "payload/answer_members",
     "payload/apis",
     "payload/body",
     "payload/cache_hits",

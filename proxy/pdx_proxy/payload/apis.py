@@ -8,6 +8,7 @@ for each parameter.
 from collections.abc import Mapping
 from typing import Any, Final
 
+from pdx_proxy.payload.answer_members import SHAPING
 from pdx_proxy.payload.decisions import CHAT, COMPLETIONS, DECIDING, MESSAGES, RESPONSES
 from pdx_proxy.payload.prefill_answer import (
     COMPLETION,
@@ -84,7 +85,7 @@ class API:
         id_in_body: bool = False,
     ) -> None:
         self.path = path
-        deciding = DECIDING[path]
+        deciding = DECIDING[path] | SHAPING[path]
         self.members = {
             name: Member(name, answer=name in answer, deciding=name in deciding)
             for name in (*answer, *deciding, *ENGINE_FIELDS, *_COMMON)

@@ -12,6 +12,7 @@ import orjson
 
 from pdx_proxy.http.errors import not_an_object, not_json_type, too_deep, too_many_brackets, too_many_members
 from pdx_proxy.http.messages import BodyParts
+from pdx_proxy.payload.answer_members import are_usual
 from pdx_proxy.payload.apis import API, COMPLETIONS_API, ENGINE_FIELDS, api_of, named, own_members
 from pdx_proxy.payload.decisions import COMPLETIONS, Decisions, decide, is_text, is_token
 from pdx_proxy.payload.features import PromptFeatures, PromptReader
@@ -129,9 +130,17 @@ def read_large_body(
         one = yield from _is_one_long_prompt(raw, spans["prompt"])
         deciding["prompt"] = _ONE_PROMPT if one else _NOT_ONE_PROMPT
     features = (yield from reader.features_of_large(members)) if reader is not None else _NO_FEATURES
-    decisions = decide(path, deciding)
+    decisions = _decide(path, deciding)
     own = own_members(api, members)
     return Body(BodyParts(_flat(shared)), BodyParts(answer), own, decisions, features, api)
+
+
+def _decide(path: str, members: dict[str, Any]) -> Decisions:
+    """How the request is served: whole if D might refuse a member that P does not get."""
+    found = decide(path, members)
+    if found.splits and not are_usual(path, members, found.stream):
+        return Decisions(found.stream, False, found.most_tokens, found.may_be_silent)
+    return found
 
 
 def _flat(parts: list[Any]) -> list[Any]:
@@ -163,7 +172,7 @@ def _separate(members: dict[str, Any], path: str, reader: PromptReader | None, t
     if text > len(_ONE_PROMPT):
         deciding["prompt"] = _ONE_PROMPT
     features = reader.features_of(members, text) if reader is not None else _NO_FEATURES
-    decisions = decide(path, deciding)
+    decisions = _decide(path, deciding)
     own = own_members(api, members)
     if copied:
         return Body(b"".join(shared), b"".join(answer), own, decisions, features, api)

@@ -23,6 +23,8 @@ class Members(BaseModel):
     min_tokens: int = 0
     max_tokens: int | None = None
     return_token_ids: bool | None = None
+    stop: str | list[str] | None = None
+    stop_token_ids: list[int] | None = None
 
     @property
     def include_usage(self) -> bool:

@@ -18,6 +18,8 @@ Model = TypeVar("Model", bound=BaseModel)
 
 _DEFAULT_TOKENS = 16
 """vLLM's max_tokens for completions."""
+_MOST_LOGPROBS: Final = 20
+"""vLLM's default of `--max-logprobs`."""
 _PREFIXES: Final = {COMPLETIONS: "cmpl-", CHAT: "chatcmpl-", MESSAGES: "chatcmpl-", RESPONSES: ""}
 
 
@@ -144,6 +146,11 @@ def read_completion(body: Mapping[str, Any], path: str, header_id: str | None, s
     if members.min_tokens > max_tokens:
         message = f"min_tokens must be less than or equal to max_tokens={max_tokens}, got {members.min_tokens}."
         raise APIError(400, message, param="min_tokens")
+    if isinstance(members.logprobs, int) and members.logprobs > _MOST_LOGPROBS:
+        message = (
+            f"Requested sample logprobs of {members.logprobs}, which is greater than max allowed: {_MOST_LOGPROBS}"
+        )
+        raise APIError(400, f"{message} (parameter=logprobs, value={members.logprobs})", param="logprobs")
     n = 1 if members.n is None else members.n
     if n < 1:
         raise APIError(400, f"n must be at least 1, got {n}. (parameter=n, value={n})", param="n")

@@ -95,6 +95,22 @@ async def test_large_bodies_reach_both_engines_unchanged(order: Order, make_worl
         assert b"evil" not in each.raw
 
 
+@pytest.mark.parametrize(
+    "wrong",
+    [{"stop": 5}, {"logprobs": 1000}, {"min_tokens": 9, "max_tokens": 4}, {"stream_options": {"include_usage": True}}],
+    ids=lambda wrong: next(iter(wrong)),
+)
+async def test_what_only_decode_would_refuse_costs_no_prefill(wrong: dict[str, Any], make_world: MakeWorld) -> None:
+    world = await make_world(Order.PREFILL_FIRST)
+    for engine in world.engines:
+        engine.seen.clear()
+    reply = await world.post(PATH, {"prompt": "What a long prompt", **wrong})
+    direct = await world.call("POST", f"{world.d.url}{PATH}", {"prompt": "What a long prompt", **wrong})
+    assert (reply.status, reply.raw) == (direct.status, direct.raw)
+    assert reply.status == 400
+    assert [len(engine.seen) for engine in (world.p, world.d)] == [0, 2]
+
+
 async def test_what_vllm_refuses_goes_whole_to_one_engine(make_world: MakeWorld) -> None:
     world = await make_world(Order.PREFILL_FIRST)
     wrong_members: list[dict[str, Any]] = [{"n": "many", "stream": True}, {"stream": "many"}]

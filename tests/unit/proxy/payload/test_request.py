@@ -96,7 +96,7 @@ def test_streams_whose_engine_may_be_silent(name: str) -> None:
     path, member, silent = SILENT[name]
     for stream in (True, False):
         prompt = b"prompt" if path == "completions" else b"input"
-        raw = b'{"%b":"a","stream":%b,%b}' % (prompt, str(stream).lower().encode(), member)
+        raw = b'{"%b":"a","stream":%b,"max_tokens":9,%b}' % (prompt, str(stream).lower().encode(), member)
         decisions = read_body(raw, "application/json", f"/v1/{path}").decisions
         assert decisions.stream is stream
         assert decisions.may_be_silent is (silent and stream)
