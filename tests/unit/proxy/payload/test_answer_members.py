@@ -41,7 +41,7 @@ _TOGETHER: Final[tuple[dict[str, Any], ...]] = (
     *({"logprobs": given, "top_logprobs": top} for given, top in product((True, False, None, 3), (0, 3, 21, -1, None))),
     *({"logprobs": given, "logprob_token_ids": [1, 2]} for given in (True, None, 2, 3)),
 )
-_BODIES: Final = [
+BODIES: Final = [
     (path, {**BASE[path], **extra})
     for path, names in SHAPING.items()
     for extra in (*({name: value} for name, value in product(sorted({*names, "thinking"}), _VALUES)), *_TOGETHER)
@@ -76,19 +76,23 @@ def _splits(path: str, body: dict[str, Any]) -> bool:
     return read_body(json.dumps(body).encode(), "application/json", path, PromptReader()).decisions.splits
 
 
-@pytest.fixture(scope="module")
-def verdicts() -> list[bool]:
-    """Whether vLLM's models accept each body."""
+def ask_vllm() -> list[bool]:
+    """Whether vLLM's models accept each body of `BODIES`."""
     run = subprocess.run(
-        [sys.executable, "-c", _ASK_VLLM], input=json.dumps(_BODIES), capture_output=True, text=True, check=True
+        [sys.executable, "-c", _ASK_VLLM], input=json.dumps(BODIES), capture_output=True, text=True, check=True
     )
     return [json.loads(line) for line in run.stdout.splitlines() if line in ("true", "false")]
 
 
+@pytest.fixture(scope="module")
+def verdicts() -> list[bool]:
+    return ask_vllm()
+
+
 def test_nothing_is_split_that_vllm_refuses(verdicts: list[bool]) -> None:
     """Nearly everything else is: values such as `"5"` and `2.0`, which vLLM converts, are read by D alone."""
-    assert len(verdicts) == len(_BODIES) >= 500
-    judged = [(body, accepts, _splits(path, body)) for (path, body), accepts in zip(_BODIES, verdicts, strict=True)]
+    assert len(verdicts) == len(BODIES) >= 500
+    judged = [(body, accepts, _splits(path, body)) for (path, body), accepts in zip(BODIES, verdicts, strict=True)]
     assert [body for body, accepts, splits in judged if splits and not accepts] == []
     whole = [body for body, accepts, splits in judged if accepts and not splits]
     assert len(whole) <= verdicts.count(True) / 4
