@@ -11,6 +11,8 @@ OUTSIDE: Final[Mapping[str, str]] = {
     "CHANGELOG.md": "project/changelog.md",
     "SECURITY.md": "project/security-policy.md",
     "CONTRIBUTING.md": "project/contributing.md",
+    "CODE_OF_CONDUCT.md": "project/code-of-conduct.md",
+    "ROADMAP.md": "project/roadmap.md",
     "ARCHITECTURE.md": "project/architecture.md",
     "charts/pdx/README.md": "project/chart.md",
 }
@@ -80,7 +82,8 @@ NAVIGATION: Final = (
     Section(
         "Contributing",
         (
-            *("project/contributing.md", "project/architecture.md", "style.md", "cluster.md", "releasing.md"),
+            *("project/contributing.md", "project/roadmap.md", "project/architecture.md"),
+            *("project/code-of-conduct.md", "style.md", "cluster.md", "releasing.md"),
             "connectors/write-your-own.md",
         ),
         (Section("Benchmarks", ("project/benchmarks/*",)), Section("Dependencies", ("project/requirements/*",))),
