@@ -11,7 +11,7 @@ from scripts.site.pages import sources
 ROOT: Final = Path(__file__).parents[2]
 LIMIT: Final = 16_000
 """Bytes of a page."""
-TOTAL: Final = 614_000
+TOTAL: Final = 590_000
 """Bytes of all pages of docs/ and the root together. It only falls, to 380,000."""
 SMALLER: Final[Mapping[str, int]] = {"ARCHITECTURE.md": 12_000, "CONTRIBUTING.md": 6_000, "docs/glossary.md": 6_000}
 """Pages that everybody reads first."""
@@ -20,7 +20,6 @@ GENERATED: Final = frozenset({"docs/reference.md", "docs/reference-cli.md", "doc
 UNLIMITED: Final = frozenset({"docs/api.md"})
 """Its tables are tests' data."""
 LARGER: Final[Mapping[str, int]] = {
-    "docs/gateway.md": 88_000,
     "docs/glossary.md": 9_300,
     "docs/gpu-clusters.md": 67_000,
     "docs/observability.md": 18_000,
@@ -49,7 +48,7 @@ def problems(pages: Mapping[PurePosixPath, str], larger: Mapping[str, int], tota
         usual = SMALLER.get(path, LIMIT)
         limit = larger.get(path, usual)
         if found > limit:
-            yield f"{path} has {found} bytes: write at most {limit}, or make several pages, one per question of the reader"
+            yield f"{path} has {found} bytes: write at most {limit}, or several pages with one question each"
         elif path in larger and found <= usual:
             yield f"{path} has {found} bytes: remove it from LARGER in scripts/site/sizes.py"
     for path in sorted(set(larger) - set(sizes)):
