@@ -39,8 +39,9 @@ NAVIGATION: Final = (
         sections=(
             Section(
                 "Plan",
-                ("should-i-split.md", "how-to/sizing.md", "how-to/connectors.md", "recipes.md", "gpu-clusters.md"),
+                ("should-i-split.md", "how-to/sizing.md", "how-to/connectors.md", "recipes.md"),
             ),
+            Section("GPU clusters", ("gpu-clusters.md", "gpu/whole-object.md", "gpu/*")),
             Section(
                 "Install and upgrade",
                 (
