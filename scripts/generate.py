@@ -56,7 +56,7 @@ _HEAD: Final = "# Written by `make generate` from api/pdx_api.\n"
 def generated(root: Path) -> Mapping[Path, str]:
     """The text of every generated file, by its path in the checkout."""
     crd = _HEAD + yaml.safe_dump(custom_resource_definition(), sort_keys=False, width=120, allow_unicode=True)
-    matrix = Path("docs") / "failures.md"
+    matrix = Path("docs") / "failure-matrix.md"
     guide = Path("docs") / "style.md"
     settled = Path("docs") / "settling.md"
     files = {

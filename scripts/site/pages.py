@@ -67,7 +67,10 @@ NAVIGATION: Final = (
                 "Kubernetes",
                 ("reference.md", "operator.md", "reference-chart.md", "project/chart.md", "observability.md"),
             ),
-            Section("Gateway", ("api.md", "gateway.md", "gateway/*", "requests-at-fault.md", "failures.md")),
+            Section(
+                "Gateway",
+                ("api.md", "gateway.md", "gateway/*", "requests-at-fault.md", "failures.md", "failure-matrix*"),
+            ),
             Section("Command line", ("reference-cli.md", "doctor.md")),
             Section("Connectors", ("connectors/README.md", "connectors/nixl.md", "connectors/[!w]*")),
             Section("Releases", ("versions.md", "project/changelog.md", "project/security-policy.md")),
