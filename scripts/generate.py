@@ -47,7 +47,13 @@ PUBLISHED: Final = (
     *("pyproject.toml", "api/pdx_api/defaults.py"),
 )
 """Files that state published names."""
-VERSIONED: Final = ("install.md", "releasing.md", "operator.md", "gpu/whole-object.md", "tutorials/gpu-cluster.md")
+VERSIONED: Final = (
+    "install.md",
+    "releasing.md",
+    "operator/platforms.md",
+    "gpu/whole-object.md",
+    "tutorials/gpu-cluster.md",
+)
 """Pages below docs/ that state the version."""
 
 _HEAD: Final = "# Written by `make generate` from api/pdx_api.\n"

@@ -65,7 +65,14 @@ NAVIGATION: Final = (
         sections=(
             Section(
                 "Kubernetes",
-                ("reference.md", "operator.md", "reference-chart.md", "project/chart.md", "observability.md"),
+                (
+                    "reference.md",
+                    "operator.md",
+                    "operator/*",
+                    "reference-chart.md",
+                    "project/chart.md",
+                    "observability.md",
+                ),
             ),
             Section(
                 "Gateway",

@@ -64,7 +64,7 @@ def _other(message: str, field: str) -> Cause:
         text = f"{level}; change securityContext in spec.{field}.podTemplate, or the namespace's label"
         return found("refused", "PodRefused", f"{text} pod-security.kubernetes.io/enforce")
     if "security context constraint" in message:
-        text = f"no SCC admits its pod ({words}); see OpenShift in docs/operator.md"
+        text = f"no SCC admits its pod ({words}); see OpenShift in docs/operator/platforms.md"
         return found("refused", "PodRefused", text)
     if account := re.search(r'serviceaccount "([^"]+)" not found', message):
         return found("refused", "PodRefused", f"the ServiceAccount {account[1]} does not exist; create it")
