@@ -87,7 +87,7 @@ NAVIGATION: Final = (
         "Explanation",
         (
             *("explanation/why-split.md", "explanation/request-flow.md", "explanation/pull-push-pool.md"),
-            *("explanation/*", "settling.md", "security.md", "compare.md"),
+            *("explanation/*", "settling.md", "security.md", "security-tests.md", "compare.md"),
         ),
     ),
     Section(
