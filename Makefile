@@ -147,6 +147,7 @@ all-but-types: install-dev
 	@$(BIN)/codespell
 	@$(BIN)/python -m scripts.generate --check
 	@$(BIN)/python -m scripts.site.links
+	@$(BIN)/python -m scripts.site.sizes
 	@$(BIN)/python -m scripts.site
 	@$(BIN)/python -m scripts.prose
 	@$(BIN)/python -m scripts.ownership

@@ -1,4 +1,4 @@
-"""docs/failures.md: keeps its prose and generates its tables from the rows of the failure matrix."""
+"""docs/failure-matrix.md: keeps its prose and generates its tables from the rows of the failure matrix."""
 
 from collections.abc import Iterable, Mapping
 from typing import Final

@@ -12,7 +12,7 @@ import yaml
 from pdx_api.names import GROUP, PLURAL
 from pdx_api.spec.schema import object_schema
 from scripts.alerts import rules_file
-from scripts.architecture import architecture, problems
+from scripts.architecture import problems
 from scripts.chart_values import chart_values, described
 from scripts.command_line import command_line
 from scripts.contents import contents
@@ -47,7 +47,13 @@ PUBLISHED: Final = (
     *("pyproject.toml", "api/pdx_api/defaults.py"),
 )
 """Files that state published names."""
-VERSIONED: Final = ("install.md", "releasing.md", "operator.md", "gpu-clusters.md", "tutorials/gpu-cluster.md")
+VERSIONED: Final = (
+    "install.md",
+    "releasing.md",
+    "operator/platforms.md",
+    "gpu/whole-object.md",
+    "tutorials/gpu-cluster.md",
+)
 """Pages below docs/ that state the version."""
 
 _HEAD: Final = "# Written by `make generate` from api/pdx_api.\n"
@@ -56,8 +62,7 @@ _HEAD: Final = "# Written by `make generate` from api/pdx_api.\n"
 def generated(root: Path) -> Mapping[Path, str]:
     """The text of every generated file, by its path in the checkout."""
     crd = _HEAD + yaml.safe_dump(custom_resource_definition(), sort_keys=False, width=120, allow_unicode=True)
-    matrix = Path("docs") / "failures.md"
-    layout = Path("ARCHITECTURE.md")
+    matrix = Path("docs") / "failure-matrix.md"
     guide = Path("docs") / "style.md"
     settled = Path("docs") / "settling.md"
     files = {
@@ -65,7 +70,6 @@ def generated(root: Path) -> Mapping[Path, str]:
         Path("docs") / "reference.md": reference(object_schema()),
         matrix: failures(_read(root / matrix) or ""),
         settled: settling(_read(root / settled) or ""),
-        layout: architecture(_read(root / layout) or "", root),
         RULES: rules_file(),
         guide: style(_read(root / guide) or ""),
         Path("docs") / "reference-chart.md": _chart_values(CHART),

@@ -11,6 +11,8 @@ OUTSIDE: Final[Mapping[str, str]] = {
     "CHANGELOG.md": "project/changelog.md",
     "SECURITY.md": "project/security-policy.md",
     "CONTRIBUTING.md": "project/contributing.md",
+    "CODE_OF_CONDUCT.md": "project/code-of-conduct.md",
+    "ROADMAP.md": "project/roadmap.md",
     "ARCHITECTURE.md": "project/architecture.md",
     "charts/pdx/README.md": "project/chart.md",
 }
@@ -37,8 +39,9 @@ NAVIGATION: Final = (
         sections=(
             Section(
                 "Plan",
-                ("should-i-split.md", "how-to/sizing.md", "how-to/connectors.md", "recipes.md", "gpu-clusters.md"),
+                ("should-i-split.md", "how-to/sizing.md", "how-to/connectors.md", "recipes.md"),
             ),
+            Section("GPU clusters", ("gpu-clusters.md", "gpu/whole-object.md", "gpu/*")),
             Section(
                 "Install and upgrade",
                 (
@@ -62,9 +65,19 @@ NAVIGATION: Final = (
         sections=(
             Section(
                 "Kubernetes",
-                ("reference.md", "operator.md", "reference-chart.md", "project/chart.md", "observability.md"),
+                (
+                    "reference.md",
+                    "operator.md",
+                    "operator/*",
+                    "reference-chart.md",
+                    "project/chart.md",
+                    "observability.md",
+                ),
             ),
-            Section("Gateway", ("api.md", "gateway.md", "requests-at-fault.md", "failures.md")),
+            Section(
+                "Gateway",
+                ("api.md", "gateway.md", "gateway/*", "requests-at-fault.md", "failures.md", "failure-matrix*"),
+            ),
             Section("Command line", ("reference-cli.md", "doctor.md")),
             Section("Connectors", ("connectors/README.md", "connectors/nixl.md", "connectors/[!w]*")),
             Section("Releases", ("versions.md", "project/changelog.md", "project/security-policy.md")),
@@ -74,13 +87,14 @@ NAVIGATION: Final = (
         "Explanation",
         (
             *("explanation/why-split.md", "explanation/request-flow.md", "explanation/pull-push-pool.md"),
-            *("explanation/*", "settling.md", "security.md", "compare.md"),
+            *("explanation/*", "settling.md", "security.md", "security-tests.md", "compare.md"),
         ),
     ),
     Section(
         "Contributing",
         (
-            *("project/contributing.md", "project/architecture.md", "style.md", "cluster.md", "releasing.md"),
+            *("project/contributing.md", "project/roadmap.md", "project/architecture.md"),
+            *("project/code-of-conduct.md", "style.md", "cluster.md", "releasing.md"),
             "connectors/write-your-own.md",
         ),
         (Section("Benchmarks", ("project/benchmarks/*",)), Section("Dependencies", ("project/requirements/*",))),

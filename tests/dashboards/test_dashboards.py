@@ -39,7 +39,7 @@ def vllm_metrics() -> dict[str, str]:
 
 def documented_metrics() -> set[str]:
     """The gateway's and the operator's metrics as the documents name them."""
-    texts = [(ROOT / "docs" / name).read_text() for name in ("gateway.md", "operator.md")]
+    texts = [(ROOT / "docs" / name).read_text() for name in ("gateway/metrics.md", "operator.md")]
     own = re.findall(r"^# TYPE (\w+)", Metrics(lambda: 0.0).render().decode(), re.MULTILINE)
     return {*own, *(name for text in texts for name in re.findall(r"`(pdx_\w+)", text))}
 

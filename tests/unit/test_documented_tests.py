@@ -1,4 +1,4 @@
-"""docs/security.md names a test for each promise, and each of these tests exists."""
+"""docs/security-tests.md names a test for each promise, and each of these tests exists."""
 
 import re
 from typing import Final
@@ -7,7 +7,7 @@ import pytest
 
 from tests.documents import ROOT
 
-_PAGE: Final = (ROOT / "docs" / "security.md").read_text(encoding="utf-8")
+_PAGE: Final = (ROOT / "docs" / "security-tests.md").read_text(encoding="utf-8")
 _NAMED: Final = tuple(dict.fromkeys(re.findall(r"`(\S*\btest_\w+)`", _PAGE)))
 _HEADS: Final = re.compile(r"^\|.*\| test \|\n\|[-|]+\|\n((?:\|.*\|\n)+)", re.MULTILINE)
 

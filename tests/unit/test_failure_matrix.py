@@ -1,4 +1,4 @@
-"""docs/failures.md is complete: whatever can fail has a row in every order and form.
+"""docs/failure-matrix.md is complete: whatever can fail has a row in every order and form.
 
 That the test of each row exists is checked in component/test_failure_rows.py, which starts pytest.
 """
@@ -18,7 +18,7 @@ from tests.failure_matrix.rows import matrix
 from tests.mutations import MUTATIONS, Mutation
 from tests.mutations.__main__ import PACKAGE
 
-DOCUMENT = ROOT / "docs/failures.md"
+DOCUMENT = ROOT / "docs/failure-matrix.md"
 CASES = [case for row in matrix() for case in row.cases()]
 NO_FAILURE = {FaultKind.SLOW, FaultKind.LONG_PREFILL}
 OF_THE_CORE = {FaultKind.HANG_CORE}

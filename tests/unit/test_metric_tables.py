@@ -51,12 +51,12 @@ def operator() -> str:
     return metrics.render().decode()
 
 
-PROGRAMS = {"gateway": gateway, "operator": operator}
+PROGRAMS = {"gateway/metrics.md": gateway, "operator.md": operator}
 
 
 def rows(guide: str) -> dict[str, set[str]]:
     """The metrics of a page's table and their labels."""
-    text = (ROOT / "docs" / f"{guide}.md").read_text()
+    text = (ROOT / "docs" / guide).read_text()
     table = text[text.index("| metric | labels |") :].split("\n\n")[0].splitlines()[2:]
     cells = [row.split(" | ") for row in table]
     return {
@@ -76,6 +76,6 @@ def test_every_metric_has_its_row_and_every_row_its_metric(program: str, page: C
 
 
 def test_every_phase_has_its_row() -> None:
-    text = (ROOT / "docs" / "gateway.md").read_text()
+    text = (ROOT / "docs" / "gateway" / "metrics.md").read_text()
     table = text[text.index("| phase | of |") :].split("\n\n")[0].splitlines()[2:]
     assert [re.findall(r"`(\w+)`", row.split(" | ")[0])[0] for row in table] == list(Phase)

@@ -67,7 +67,7 @@ USER_ID: Final = 2000
 """User and group of an engine: the user `vllm` of the stock image (vLLM 0.32 `docker/Dockerfile`)."""
 
 _REQUESTS: Final = {"cpu": "150m", "memory": "1Gi"}
-"""Requests of an engine without any. docs/gpu-clusters.md has realistic ones.
+"""Requests of an engine without any. docs/gpu/values.md has realistic ones.
 
 They are so few that a pair rolls over on a node of two cores: two old and two new engines take 4 x 150m, an old and a
 new gateway 2 x 100m, and the operator 100m. Of 2000m, these 900m leave 1100m for the cluster's own pods; kind's take

@@ -146,7 +146,7 @@ def is_short(members: Mapping[str, bytes], limit: int) -> bool:
 def estimate(value: bytes) -> float:
     """An estimate of the tokens in a JSON value: a text, token IDs, or any value that contains texts.
 
-    The weights fit the tokenizers in docs/gateway.md, "Choosing engines", which lists the errors.
+    The weights fit the tokenizers in docs/gateway/choosing.md, "Choosing engines", which lists the errors.
     """
     if _are_ids(value):
         return value.count(b",") + 1.0

@@ -1,4 +1,4 @@
-"""The skew table of docs/operator.md, cell by cell: the recorded version of PDX, and the version after it."""
+"""The skew table of docs/operator/operators.md, cell by cell: the recorded version of PDX, and the version after it."""
 
 from typing import Any
 

@@ -5,7 +5,7 @@ All tokens are estimates in one unit; rates are learned in the same unit, so a c
 
 The wait is one part of the cost. Besides, each token that an engine computes delays the prompts that come to it until
 it is idle again. So tokens that are not cached count more the busier the engines are, and a conversation stays where
-its cache is (`docs/gateway.md`, "Expected wait").
+its cache is (`docs/gateway/estimates.md`, "Expected wait").
 
 Each worker has one. It tracks what all workers of its gateway sent (`shared_log`), and nothing of other gateways.
 """

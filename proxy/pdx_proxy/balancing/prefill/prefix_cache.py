@@ -17,7 +17,7 @@ from pdx_proxy.payload.prompt_blocks import PromptBlocks
 UNREPORTED_TOKENS: Final = 262_144
 """Tokens in the cache of an engine that does not report its size."""
 MOST_TOKENS: Final = 8_388_608
-"""The most tokens that are tracked of one engine. It bounds the memory: docs/gateway.md, "Expected wait"."""
+"""The most tokens that are tracked of one engine. It bounds the memory: docs/gateway/estimates.md, "Expected wait"."""
 
 
 class PrefixCache:

@@ -1,4 +1,4 @@
-"""The estimate of a prompt's tokens, against two real tokenizers and the table in docs/gateway.md."""
+"""The estimate of a prompt's tokens, against two real tokenizers and the table in docs/gateway/choosing.md."""
 
 import json
 import re
@@ -76,7 +76,7 @@ def errors(kind: str, count: Count) -> tuple[float, float]:
 
 def documented() -> dict[str, list[float]]:
     """The document's table: kind of text -> median and p95 of each tokenizer."""
-    page = (ROOT / "docs/gateway.md").read_text()
+    page = (ROOT / "docs/gateway/choosing.md").read_text()
     table = page[page.index("| estimate of |") :].split("\n\n", 1)[0].splitlines()[2:]
     rows = ([cell.strip() for cell in line.strip("| ").split("|")] for line in table)
     return {
