@@ -125,8 +125,9 @@ def problem_of(question: Question, trial: Trial, prefill: EngineFacts, decode: E
     announced = announced_host(question.family, trial.identity, trial.params)
     evidence = Evidence(result, prefill.facts, decode.facts, announced, answered, trial.problem is not None)
     host = urlsplit(question.prefill).hostname or ""
-    forwarded = host in _LOOPBACK and urlsplit(question.decode).hostname in _LOOPBACK
-    reason = Reason(likely_cause(question.family, announced or host if forwarded else host, evidence))
+    if host in _LOOPBACK:  # forwarded ports, perhaps: nothing is known about its own address
+        host = announced or host
+    reason = Reason(likely_cause(question.family, host, evidence))
     if reason is Reason.HANDOFF and "transfer_mode" in trial.params and decode.has_nixl:
         reason = Reason.PORTS  # both run the asked connector, P in the asked order
     if reason is Reason.NO_CONNECTOR:

@@ -16,7 +16,7 @@ from pdx_cli.probing.trial import Leg, Problem, Trial
 from pdx_cli.sources.client import Answer, AnswerError, Client
 from pdx_proxy.handoff.failures import REFUSED_MAX_TOKENS
 from pdx_proxy.handoff.settle import Free, Substitute, settle
-from pdx_proxy.handoff.situation import Notifier, Prefill, Situation, kind_of
+from pdx_proxy.handoff.situation import Decode, Notifier, Prefill, Situation, kind_of
 from pdx_proxy.payload.apis import COMPLETIONS_API
 from pdx_proxy.payload.body import body_of, prefill_body, settling_body
 
@@ -30,6 +30,7 @@ _NOTICE_SECONDS: Final = 1.0
 _FOR_CLIENTS: Final = "remote_prefill_cached_tokens"
 """A D that receives it reports it as its usage, instead of the tokens from P."""
 _NOT_BEGUN: Final = 503
+_UNREAD: Final = (Decode.NOT_SENT, Decode.REFUSED_BY_SERVER)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,8 +106,10 @@ class Legs:
         family = self._actual(trial)
         if isinstance(family, Pool) or not trial.params:
             return
-        notifier = Notifier.PAIR if isinstance(family, Pull) else Notifier.NOBODY
-        situation = Situation(kind_of(family), False, Prefill.FINISHED, decode_state(trial), notifier)
+        state = decode_state(trial)
+        # A D that has not read the KV can read it. Any other gets a leg that it refuses, which reads nothing.
+        notifier = Notifier.NOBODY if state in _UNREAD else Notifier.PAIR
+        situation = Situation(kind_of(family), False, Prefill.FINISHED, state, notifier)
         step = settle(situation)
         if isinstance(step, Free):
             tokens = REFUSED_MAX_TOKENS if step is Free.BY_REFUSED_LEG else 1

@@ -184,12 +184,12 @@ class Session:
             if all(_is_free(before[role], after[role]) for role in after):
                 return ""
             await asyncio.sleep(_PAUSE)
-        waits = isinstance(self.question.family, Push) and trial.decode is not None
-        if waits and trial.decode is not None and trial.decode.failure is not None and is_timeout(trial.decode.failure):
-            return "both engines may hold the blocks of this prompt: the decode engine until its own timeout or restart"
-        lease = self.question.family.kept_seconds or _LEASE  # type: ignore[union-attr]
+        lease = self.question.family.kept_seconds or _LEASE
         until = (ends + timedelta(seconds=lease)).strftime("%H:%M:%S")
-        return f"it may hold the blocks of this prompt until about {until} (a lease of {lease:g} s, the default)"
+        held = f"it may hold the blocks of this prompt until about {until} (a lease of {lease:g} s, the default)"
+        failure = trial.decode.failure if trial.decode is not None else None
+        waits = isinstance(self.question.family, Push) and failure is not None and is_timeout(failure)
+        return f"{held}, and the decode engine as many until its own time-out or restart" if waits else held
 
     async def _metrics(self) -> dict[Role, EngineMetrics]:
         roles = (Role.PREFILL, Role.DECODE)
