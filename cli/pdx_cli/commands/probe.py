@@ -23,7 +23,7 @@ examples:
   pdx probe --prefill http://p0:8000 --decode http://d0:8000 --connector NIXL --order Concurrent
   pdx probe --prefill http://p0:8000 --decode http://d0:8000 --connector Mooncake --identity-port 8998 -o json
 
-The engines may be run by anything; PDX needs only their URLs. It sends at most eleven short requests with random
+The engines may be run by anything; PDX needs only their URLs. It sends at most 13 short requests with random
 prompts, and frees what they hold. docs/how-to/probe.md lists what it prints.
 
 The key of engines that require one is read from {KEY_VARIABLE}, where the process list does not show it.

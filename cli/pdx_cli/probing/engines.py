@@ -1,6 +1,7 @@
 """Inspects an engine before the hand-off: its model, its version and its metrics."""
 
 import asyncio
+import re
 from dataclasses import dataclass
 from typing import Final
 
@@ -39,6 +40,8 @@ class EngineFacts:
     names: tuple[str, ...]
     """The names that a request may have as `model`, adapters included."""
     max_model_len: int | None
+    ranks: int
+    """Data-parallel ranks behind its URL."""
     facts: Facts
     metrics: EngineMetrics
 
@@ -63,10 +66,15 @@ async def inspect(client: Client, question: Question, role: Role) -> EngineFacts
     if not _is_engine(version, metrics, report):
         seen = "it has no metrics of a vLLM engine, as a gateway or router has none"
         raise UnusableError(role, _not_an_engine(url, seen))
-    card = parsed(models.encode())["data"][0]
-    length = card.get("max_model_len")
+    length = next(card for card in parsed(models.encode())["data"] if isinstance(card, dict)).get("max_model_len")
     pages = (each.encode() for each in (version or "", models, metrics or ""))
-    return EngineFacts(url, names, length if isinstance(length, int) else None, read_facts(*pages), report)
+    limit = length if isinstance(length, int) else None
+    return EngineFacts(url, names, limit, ranks_of(metrics or ""), read_facts(*pages), report)
+
+
+def ranks_of(metrics: str) -> int:
+    """Return how many data-parallel ranks a page of metrics has."""
+    return len(set(re.findall(r'\bengine="(\d+)"', metrics))) or 1
 
 
 def _is_engine(version: str | None, metrics: str | None, report: EngineMetrics) -> bool:

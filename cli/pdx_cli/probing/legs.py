@@ -40,6 +40,8 @@ class Legs:
     client: Client
     question: Question
     model: str
+    prefill_ranks: int
+    """If P has several, each of its legs goes to the first: identities are of one rank."""
     clock: Callable[[], float]
     new_id: Callable[[], str]
 
@@ -49,6 +51,8 @@ class Legs:
         """Send one request; its failure is part of what is returned."""
         began = self.clock()
         body, headers = {"model": self.model, **body}, {"X-Request-Id": request_id or self.new_id()}
+        if role is Role.PREFILL and self.prefill_ranks > 1:
+            headers["X-data-parallel-rank"] = "0"
         url, limit = f"{self.question.url(role)}{PATH}", seconds or self.question.seconds
         try:
             answer: Answer = await self.client.post(url, body, seconds=limit, headers=headers)
@@ -77,7 +81,17 @@ class Legs:
             raise
 
     async def in_order(self, body: Mapping[str, Any], identity: Identity) -> Trial:
-        """Push in the order itself: D's leg first, or both at once. P's identity must be known."""
+        """Push in the order itself: D's leg first, or both at once. P's identity must be known.
+
+        A cancellation waits for the legs: a D that waits for a P that is stopped would keep its blocks.
+        """
+        task = asyncio.create_task(self._in_order(body, identity))
+        try:
+            return await asyncio.shield(task)
+        finally:
+            await asyncio.wait({task})
+
+    async def _in_order(self, body: Mapping[str, Any], identity: Identity) -> Trial:
         family = self.question.family
         assert isinstance(family, Push)
         request_id = self.new_id()

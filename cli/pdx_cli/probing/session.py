@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from pdx_api.connectors.families import Pool, Push
+from pdx_api.connectors.families import Identity, Pool, Push
 from pdx_api.names import Order, Role
 from pdx_api.vllm_metrics import EngineMetrics, read_metrics, whole_number
 from pdx_cli.probing.causes import Reason
@@ -26,6 +26,8 @@ from pdx_proxy.verification.record import Result
 _SHAPE: Final = {"max_tokens": 8, "temperature": 0, "logprobs": 5, "ignore_eos": True}
 _TOKENS: Final = 350
 """Tokens of a prompt at least: more than the smallest piece that any connector moves."""
+_POOL_TOKENS: Final = 700
+"""The same for pools, which move whole chunks only, by default of 256 tokens."""
 _BLOCKS: Final = 2.5
 """KV blocks of a prompt at least."""
 _SAMPLE_WORDS: Final = 16
@@ -35,6 +37,7 @@ _COUNT_SECONDS: Final = 3.0
 _FREE_SECONDS: Final = 2.0
 """How long an engine takes at most to free blocks of which it was notified."""
 _PAUSE: Final = 0.1
+_NOT_FOUND: Final = 404
 _LEASE: Final = 30.0
 """Seconds: vLLM's default of `kv_lease_duration`."""
 
@@ -58,13 +61,17 @@ class Session:
             report.unusable[error.role] = str(error)
             return report
         legs = self._legs(report)
-        if not await self._try(report, legs, words, None):
-            await self._try(report, legs, words, None)  # one text that differs may be chance
-        family, first = self.question.family, report.trial
-        in_order = isinstance(family, Push) and self.question.order is not Order.PREFILL_FIRST
-        if in_order and report.problem is None and not report.unusable and first is not None:
-            await self._try(report, legs, words, first)
+        await self._try_twice(report, legs, words, None)
+        in_order = isinstance(self.question.family, Push) and self.question.order is not Order.PREFILL_FIRST
+        if in_order and report.problem is None and not report.unusable and report.trial is not None:
+            await self._try_twice(report, legs, words, report.trial.identity)
         return report
+
+    async def _try_twice(self, report: Report, legs: Legs, words: int, identity: Identity | None) -> None:
+        """Hand one prompt over, and another one if the text is wrong: one text that differs may be chance."""
+        await self._try(report, legs, words, identity)
+        if report.problem is not None and report.problem.reason is Reason.WRONG_KV:
+            await self._try(report, legs, words, identity)
 
     async def _inspect(self, report: Report) -> None:
         """Inspect both engines; raises UnusableError, after both if both are unusable."""
@@ -94,9 +101,8 @@ class Session:
         return asked or common[0]
 
     def _legs(self, report: Report) -> Legs:
-        return Legs(
-            self.client, self.question, report.model, time.perf_counter, lambda: f"pdx-probe-{uuid.uuid4().hex}"
-        )
+        ranks, new_id = report.engines[Role.PREFILL].ranks, lambda: f"pdx-probe-{uuid.uuid4().hex}"
+        return Legs(self.client, self.question, report.model, ranks, time.perf_counter, new_id)
 
     async def _warm_up(self, report: Report) -> int:
         """Send D a short request of its own; return how many words a prompt needs.
@@ -106,30 +112,25 @@ class Session:
         sample = {**_SHAPE, "prompt": self._text(_SAMPLE_WORDS), "max_tokens": 1}
         leg = await self._legs(report).alone(sample, uuid.uuid4().hex)
         if leg.failure is not None:
+            missing = "has no /v1/completions; probe engines whose model generates text"
             clause = f"{said_by(leg.failure)} to a request of its own; see its log"
-            key = "requires a key; set VLLM_API_KEY, or write --api-key KEY"
-            raise UnusableError(Role.DECODE, key if leg.failure.status == 401 else clause)
+            raise UnusableError(Role.DECODE, missing if leg.failure.status == _NOT_FOUND else clause)
         if leg.answer is None:
-            raise UnusableError(Role.DECODE, "answers nothing of vLLM at /v1/completions; probe a model that generates")
+            raise UnusableError(Role.DECODE, "answers nothing of vLLM at /v1/completions; name a vLLM engine")
         engines = report.engines.values()
         blocks = (whole_number(each.metrics.cache_settings.get("block_size")) for each in engines)
-        target = max(_TOKENS, int(_BLOCKS * max(block or _DEFAULT_BLOCK for block in blocks)))
+        least = _POOL_TOKENS if isinstance(self.question.family, Pool) else _TOKENS
+        target = max(least, int(_BLOCKS * max(block or _DEFAULT_BLOCK for block in blocks)))
         room = min((each.max_model_len for each in engines if each.max_model_len), default=None)
         if room is not None and target > 0.9 * room:
             clause = f"takes {room} tokens, and a probe needs {target}; raise --max-model-len, or lower --block-size"
             raise UnusableError(Role.DECODE, clause)
         return max(1, target * _SAMPLE_WORDS // max(1, leg.answer.prompt_tokens))
 
-    async def _try(self, report: Report, legs: Legs, words: int, first: Trial | None) -> bool:
-        """Hand one prompt over; return False if its text is wrong for the first time.
-
-        `first`: the trial in which P went first, which has P's identity for one in the order itself.
-        """
+    async def _try(self, report: Report, legs: Legs, words: int, identity: Identity | None) -> None:
+        """Hand one prompt over: P first, or, if P's identity is known, in the order itself."""
         body, before = {**_SHAPE, "prompt": self._text(words)}, await self._metrics()
-        if first is None or first.identity is None:
-            trial = await legs.prefill_first(body)
-        else:
-            trial = await legs.in_order(body, first.identity)
+        trial = await (legs.prefill_first(body) if identity is None else legs.in_order(body, identity))
         trial = replace(trial, counted=await self._count(trial, before[Role.DECODE]))
         result = result_of(trial)
         failed = trial.decode is not None and trial.decode.failure is not None
@@ -142,10 +143,8 @@ class Session:
         if failed and trial.alone is not None and trial.alone.failure is not None:
             clause = f"{said_by(trial.alone.failure)} to a request of its own after the hand-off; see its log"
             report.unusable[Role.DECODE] = clause
-            return True
+            return
         await self._explain(report, trial)
-        wrong = report.problem is not None and report.problem.reason is Reason.WRONG_KV
-        return not wrong or len(report.trials) > 1
 
     async def _explain(self, report: Report, trial: Trial) -> None:
         """Read again what the engines report, if KV did not move: only now they have computed a prompt."""
