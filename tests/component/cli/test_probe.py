@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+import ssl
 import sys
 from pathlib import Path
 from typing import Any, Final
@@ -15,6 +16,7 @@ import pytest
 from pdx_api.names import Order, Role
 from pdx_cli import interrupts
 from pdx_cli.main import main
+from pdx_cli.probing import engines
 from pdx_cli.probing.causes import ADVICE, Reason
 from pdx_sim import FaultKind
 from pdx_sim.core.counters import Violation
@@ -23,6 +25,7 @@ from pdx_sim.faults import Faults
 from pdx_sim.settings import OnLoadFailure
 from tests.component.conftest import MakeWorld
 from tests.component.harness import World, eventually
+from tests.component.http.test_tls import Authority
 from tests.component.servers import serving
 
 Captured = pytest.CaptureFixture[str]
@@ -337,6 +340,51 @@ async def test_tls_that_is_not_served(make_world: MakeWorld, capsys: Captured) -
     code, line, _ = await probe(capsys, ["probe", "--prefill", url, "--decode", world.d.url])
     assert code == 2
     assert line["prefill"].endswith("it does not speak TLS, or not with this client; write http:// instead of https://")
+
+
+async def test_tls(make_world: MakeWorld, capsys: Captured, tmp_path: Path) -> None:
+    """A certificate that nothing vouches for is refused; SSL_CERT_FILE names its authority."""
+    world = await make_world(Order.PREFILL_FIRST, gateway=False)
+    authority = Authority(tmp_path)
+    authority.issue("127.0.0.1")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(tmp_path / "tls.crt", tmp_path / "tls.key")
+
+    async def relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        there, back = await asyncio.open_connection("127.0.0.1", world.p.port)
+        with contextlib.suppress(ConnectionError, ssl.SSLError):
+            await asyncio.gather(pump(reader, back), pump(there, writer))
+        for each in (back, writer):
+            each.close()
+
+    async def pump(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+        while data := await source.read(65536):
+            sink.write(data)
+            await sink.drain()
+        if sink.can_write_eof():
+            sink.write_eof()
+
+    server = await asyncio.start_server(relay, "127.0.0.1", 0, ssl=context)
+    url = f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    argv = ["probe", "--prefill", url, "--decode", world.d.url]
+    code, line, _ = await probe(capsys, argv)
+    remedy = "set SSL_CERT_FILE to the file with its certificate authority"
+    assert (code, line["prefill"]) == (2, f"did not answer: its certificate is not trusted; {remedy}")
+    trusting = {**os.environ, "SSL_CERT_FILE": str(authority.file)}
+    process = await asyncio.create_subprocess_exec(sys.executable, "-m", "pdx_cli", *argv, env=trusting)
+    assert await process.wait() == 0
+    server.close()
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+async def test_every_prefill_leg_goes_to_one_rank(
+    ranks: int, make_world: MakeWorld, capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = await make_world(Order.CONCURRENT, gateway=False)
+    monkeypatch.setattr(engines, "ranks_of", lambda _page: ranks)
+    assert (await probe(capsys, command(world)))[0] == 0
+    given = [seen.headers.get("x-data-parallel-rank") for seen in world.p.seen]
+    assert given == [None if ranks == 1 else "0"] * 2
 
 
 async def test_models(make_world: MakeWorld, capsys: Captured) -> None:
