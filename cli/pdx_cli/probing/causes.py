@@ -17,6 +17,7 @@ class Reason(StrEnum):
     OTHER_CONNECTOR = "OtherConnector"
     OTHER_ORDER = "OtherOrder"
     PREFILL_FAILS = "PrefillFails"
+    DECODE_FAILS = "DecodeFails"
     VERSION = Cause.VERSION.value
     MODEL = Cause.MODEL.value
     BLOCK_SIZE = Cause.BLOCK_SIZE.value
@@ -34,6 +35,7 @@ ADVICE: Final[Mapping[Reason, str]] = MappingProxyType(
         Reason.OTHER_CONNECTOR: "compare kv_connector in --kv-transfer-config of both engines with --connector",
         Reason.OTHER_ORDER: "probe with the order for which the engines were started, or start both for this one",
         Reason.PREFILL_FAILS: "see the prefill engine's log",
+        Reason.DECODE_FAILS: "nothing is shown about KV; see the decode engine's log, and probe again",
         Reason.VERSION: "the two run different versions of vLLM, which reject each other's KV; give both one version",
         Reason.MODEL: "the two were started with different model strings; give both the same --model",
         Reason.BLOCK_SIZE: "the two have KV blocks of different sizes; give both the same --block-size",

@@ -101,7 +101,7 @@ def is_timeout(failure: AnswerError) -> bool:
 def result_of(trial: Trial) -> Result:
     """Return what a trial proves."""
     answer = None if trial.decode is None else trial.decode.answer
-    if trial.problem is not None or answer is None:
+    if trial.problem is not None or answer is None or _shows_nothing(trial.decode):
         return Result.FAILED
     return judge(replace(answer, cached=trial.loaded), None if trial.alone is None else trial.alone.answer)
 
@@ -118,6 +118,8 @@ def problem_of(question: Question, trial: Trial, prefill: EngineFacts, decode: E
         return Problem(Reason.OTHER_CONNECTOR, f"{seen}, although it has a connector")
     if result is Result.NOT_REPORTED:
         return Problem(Reason.NOT_REPORTED, seen)
+    if _shows_nothing(trial.decode):
+        return Problem(Reason.DECODE_FAILS, seen)
     if other := _other_connector(question, prefill, decode):
         return Problem(Reason.OTHER_CONNECTOR, f"{seen}; {other}")
     failed = trial.decode is not None and trial.decode.failure is not None
@@ -133,6 +135,16 @@ def problem_of(question: Question, trial: Trial, prefill: EngineFacts, decode: E
     if reason is Reason.NO_CONNECTOR:
         seen = f"{seen}: {_named(evidence.unconnected)}"
     return Problem(reason, seen)
+
+
+def _shows_nothing(leg: Leg | None) -> bool:
+    """Whether D was full, was lost, or aborted its leg: it may not even have looked for KV."""
+    if leg is None:
+        return False
+    if leg.failure is not None:
+        return leg.failure.status in _FULL or (leg.failure.status is None and not is_timeout(leg.failure))
+    choice = _choice(leg.body or {})
+    return choice is not None and choice.get("finish_reason") == "abort"
 
 
 def _named(clause: str) -> str:
@@ -159,6 +171,8 @@ def _seen(trial: Trial, result: Result) -> str:
         return "the decode engine got no leg"
     if trial.decode.failure is not None:
         return f"the decode engine {said_by(trial.decode.failure)}"
+    if _shows_nothing(trial.decode):
+        return "the decode engine aborted its leg"
     if trial.decode.answer is None:
         return "the decode engine answers nothing of vLLM"
     match result:

@@ -99,7 +99,7 @@ def _engine(report: Report, role: Role) -> str:
 
 def _kv(report: Report) -> str:
     if report.unusable:
-        return "not tried"
+        return "not shown to move" if report.trials else "not tried"
     if report.problem is not None:
         moved = {Reason.WRONG_KV: "moved, but it is wrong", Reason.NOT_REPORTED: "not shown to move"}
         verb = moved.get(report.problem.reason, "did not move")

@@ -16,7 +16,7 @@ import pytest
 from pdx_api.names import Order, Role
 from pdx_cli import interrupts
 from pdx_cli.main import main
-from pdx_cli.probing import engines
+from pdx_cli.probing import engines, legs
 from pdx_cli.probing.causes import ADVICE, Reason
 from pdx_sim import FaultKind
 from pdx_sim.core.counters import Violation
@@ -259,6 +259,48 @@ async def test_a_decode_engine_that_fails_without_kv_too(make_world: MakeWorld, 
     assert code == 2
     assert re.fullmatch(r"answered 500: .+ to a request of its own; see its log", line["decode"])
     assert not world.p.counts.legs
+
+
+@pytest.mark.parametrize("kind", [FaultKind.DIE_BEFORE_HEAD, FaultKind.ABORT])
+async def test_a_decode_leg_that_shows_nothing(kind: FaultKind, make_world: MakeWorld, capsys: Captured) -> None:
+    world = await make_world(Order.PREFILL_FIRST, gateway=False)
+    assert (await probe(capsys, command(world)))[0] == 0
+    world.d.faults.add(kind, leg=Leg.DECODE)
+    code, line, out = await probe(capsys, command(world))
+    assert code == 1
+    assert line["KV"].endswith("see the decode engine's log, and probe again (DecodeFails)"), out
+    await check_engines(world)
+
+
+async def test_a_model_that_generates_no_text(
+    make_world: MakeWorld, capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(legs, "PATH", "/v1/missing")
+    world = await make_world(Order.PREFILL_FIRST, gateway=False)
+    code, line, _ = await probe(capsys, command(world))
+    assert code == 2
+    assert line["decode"] == "has no /v1/completions; probe engines whose model generates text"
+
+
+async def test_an_engine_that_ends_meanwhile(
+    make_world: MakeWorld, capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = await make_world(Order.PREFILL_FIRST, gateway=False)
+    send, loop = legs.Legs.send, asyncio.get_running_loop()
+
+    async def end(self: legs.Legs, role: Role, body: Any, *more: Any) -> Any:
+        if role is Role.DECODE and "kv_transfer_params" in body:
+            await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(world.d.stop(), loop))
+        return await send(self, role, body, *more)
+
+    monkeypatch.setattr(legs.Legs, "send", end)
+    code, line, out = await probe(capsys, command(world))
+    assert code == 2
+    assert (
+        line["decode"] == "did not answer: connection refused to a request of its own after the hand-off; see its log"
+    )
+    assert "may hold the blocks of this prompt until about" in line["prefill"], out
+    assert line["KV"] == "not shown to move"
 
 
 async def test_a_refused_decode_leg_leaves_nothing(make_world: MakeWorld, capsys: Captured) -> None:

@@ -84,10 +84,13 @@ def test_prefill_announces_another_address() -> None:
     [
         (failed(None, TimeoutError()), PARAMS, Reason.PORTS),
         (failed(500), PARAMS, Reason.PORTS),
+        (failed(503), PARAMS, Reason.DECODE_FAILS),
+        (failed(None, ConnectionResetError()), PARAMS, Reason.DECODE_FAILS),
+        (Leg(0.1, {"choices": [{"finish_reason": "abort"}]}), PARAMS, Reason.DECODE_FAILS),
         (failed(500), {**PARAMS, "transfer_mode": None}, Reason.PORTS),
         (failed(500), {k: v for k, v in PARAMS.items() if k != "transfer_mode"}, Reason.HANDOFF),
     ],
-    ids=["silent", "500", "500-odd", "500-of-an-unknown-mode"],
+    ids=["silent", "500", "full", "lost", "abort", "500-odd", "500-of-an-unknown-mode"],
 )
 def test_decode_fails(leg: Leg, params: dict[str, Any], expected: Reason) -> None:
     assert reason(Trial("id", answered(), leg, params)) is expected
