@@ -12,6 +12,8 @@ class ExitCode(IntEnum):
     """The command ran and failed, or found something wrong."""
     INVALID = 2
     """The command line or FILE is wrong, or the deployment cannot be inspected. Nothing was started or changed."""
+    WRONG_TEXT = 3
+    """Only of `pdx probe`: KV moved, and the text over it is wrong."""
 
 
 EXIT_CODES: Final = """\

@@ -24,6 +24,10 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "top": ("pdx_cli.commands.top", "Watch a deployment live: engines, load, latency, pairs."),
     "bench": ("pdx_cli.commands.bench", "Measure the goodput of a deployment, and where the time goes."),
     "doctor": ("pdx_cli.commands.doctor", "Report what is wrong with a deployment, and what to do."),
+    "probe": (
+        "pdx_cli.commands.probe",
+        "Test whether KV moves between two running engines, of PDX or of any other system.",
+    ),
     "render": ("pdx_cli.commands.render", "Print what the operator would apply to a cluster, as YAML."),
     "gateway": ("pdx_cli.commands.gateway", "Run only the gateway, in front of engines that already run."),
     "sim": ("pdx_cli.commands.sim", "Run a simulated engine: vLLM's API and KV protocols, without a model."),

@@ -20,6 +20,7 @@ from pdx_api.names import Order, Role
 from tests.engines.conftest import running_pair
 from tests.engines.support import campaign
 from tests.engines.support.harness import complete, gateway, make_prompt
+from tests.engines.support.probing import check_probe, probe
 
 SECONDS: Final = 25.0
 """How long the side channel stays blocked."""
@@ -55,6 +56,9 @@ async def test_requests_are_served_whole_until_kv_moves(
 ) -> None:
     with running_pair(tiny_model, tmp_path, order) as pair, contextlib.ExitStack() as block:
         block.enter_context(blocked(range(pair.prefill.side_port, pair.prefill.side_port + 4)))
+        code, found = await probe(pair.prefill, pair.decode, order, "", "--timeout", "10")
+        assert (code, found["reason"]) == (1, "PortsBlocked"), found
+        campaign.print_lines([f"{order}: pdx probe: {found['seen']}; {found['prefill']['held']}"], capsys)
         ends = [pair.prefill], [pair.decode], tmp_path
         with gateway(order, *ends, verification_period_seconds=10, roles=(Role.DECODE,)) as front:
             number = 0
@@ -79,4 +83,5 @@ async def test_requests_are_served_whole_until_kv_moves(
             while not (await serve())["outcomes"]["split"]:
                 assert time.monotonic() < repaired + RETURNS
                 await asyncio.sleep(0.5)
+            await check_probe(pair.prefill, pair.decode, order)
             campaign.print_lines([f"{order}: split {time.monotonic() - repaired:.1f} s after the repair"], capsys)

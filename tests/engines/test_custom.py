@@ -20,6 +20,7 @@ from tests.engines.support.harness import (
     make_prompt,
     tiny_spec,
 )
+from tests.engines.support.probing import check_probe
 
 CODE = ROOT / "examples" / "connectors" / "write-your-own"
 KEEP_SECONDS = 4
@@ -151,3 +152,7 @@ async def test_a_dead_prefill_is_survived(session: aiohttp.ClientSession, front:
     assert (await decode(session, pair, prompt, params)).text == expected, "what P saved is there without P"
     got = await complete(session, front.url, {"prompt": prompt, "max_tokens": 24})
     assert (got.status, got.text) == (200, expected)
+
+
+async def test_pdx_probe(pair: Pair) -> None:
+    await check_probe(pair.prefill, pair.decode)

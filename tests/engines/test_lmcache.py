@@ -36,6 +36,7 @@ from tests.engines.support.lmcache import (
     environment,
     needs_lmcache,
 )
+from tests.engines.support.probing import check_probe
 
 pytestmark = needs_lmcache
 _seeds = itertools.count(fresh() + 500)
@@ -132,3 +133,7 @@ async def test_a_dead_prefill_is_survived(session: aiohttp.ClientSession, front:
     got = await complete(session, front.url, body)
     assert (got.status, got.text) == (200, expected)
     await eventually(lambda: pair.decode.external_tokens > before, 20, "what P has stored is gone with it")
+
+
+async def test_pdx_probe(pair: Served) -> None:
+    await check_probe(pair.prefill, pair.decode)

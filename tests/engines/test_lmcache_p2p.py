@@ -33,6 +33,7 @@ from tests.engines.support.lmcache import (
     environment,
     needs_lmcache,
 )
+from tests.engines.support.probing import check_probe
 
 pytestmark = needs_lmcache
 _seeds = itertools.count(fresh() + 3_000_000)
@@ -119,3 +120,7 @@ async def start(server: SideProcess) -> None:
     if server.process is None or server.process.poll() is not None:
         server.start()
         await asyncio.to_thread(server.wait_until_healthy)
+
+
+async def test_pdx_probe(pair: Served) -> None:
+    await check_probe(pair.prefill, pair.decode)

@@ -23,6 +23,7 @@ from tests.engines.conftest import Pair, mooncake_environment, running_pair
 from tests.engines.support import campaign
 from tests.engines.support.api_table import counted, differences, post
 from tests.engines.support.harness import MODEL, ROOT, Gateway, complete, eventually, gateway, make_prompt
+from tests.engines.support.probing import check_another, check_probe
 
 TIMEOUT = "VLLM_MOONCAKE_ABORT_REQUEST_TIMEOUT"
 TIMEOUT_SECONDS = 60
@@ -224,3 +225,10 @@ def test_the_example(tiny_model: Path, env: dict[str, str], tmp_path: Path) -> N
     )
     assert ended.returncode == 0, ended.stdout[-3000:] + ended.stderr[-3000:]
     assert ended.stdout.splitlines()[-1] == "KV moved: yes"
+
+
+async def test_pdx_probe(pair: Pair) -> None:
+    ends = pair.prefill, pair.decode
+    await check_another(*ends, "NIXL", Order.PREFILL_FIRST, "OtherConnector")
+    for order in Order:
+        await check_probe(*ends, order)

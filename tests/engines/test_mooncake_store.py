@@ -30,6 +30,7 @@ from tests.engines.support.harness import (
     running,
     tiny_spec,
 )
+from tests.engines.support.probing import check_probe
 
 BLOCK = 128
 """Tokens of a KV block on the CPU: what is saved and found as one."""
@@ -168,3 +169,7 @@ async def test_a_dead_p_is_survived(session: aiohttp.ClientSession, front: Gatew
     assert after[failed] > before[failed], "D has not tried to load it"
     got = await complete(session, front.url, {"prompt": make_prompt(fresh(), 160), "max_tokens": 16})
     assert got.status == 200
+
+
+async def test_pdx_probe(pair: Served) -> None:
+    await check_probe(pair.prefill, pair.decode)

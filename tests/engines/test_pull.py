@@ -19,6 +19,7 @@ from tests.engines.support.agents import Agents, check_anthropics_own_tests
 from tests.engines.support.api_table import ApiTable
 from tests.engines.support.harness import Gateway, complete, eventually, make_prompt
 from tests.engines.support.openai_client import OpenAIClient
+from tests.engines.support.probing import check_another, check_probe
 
 
 @pytest.fixture(scope="module")
@@ -139,3 +140,11 @@ class TestAgents(Agents):
 
 class TestApiTable(ApiTable):
     """Every example of docs/api.md in this wiring."""
+
+
+async def test_pdx_probe(pair: Pair) -> None:
+    ends = pair.prefill, pair.decode
+    await check_another(*ends, "NIXL", Order.CONCURRENT, "OtherOrder")
+    await check_another(*ends, "SharedStorage", Order.PREFILL_FIRST, "OtherConnector")
+    await check_another(*ends, "Mooncake", Order.CONCURRENT, "OtherConnector")
+    await check_probe(*ends)

@@ -14,6 +14,7 @@ from tests.engines.support.agents import Agents
 from tests.engines.support.api_table import ONE_OF_EACH_WAY, ApiTable
 from tests.engines.support.harness import Gateway, gateway
 from tests.engines.support.openai_client import OpenAIClient
+from tests.engines.support.probing import check_another, check_probe
 
 
 @pytest.fixture(scope="module")
@@ -92,3 +93,10 @@ class TestApiTable(ApiTable):
         self, session: aiohttp.ClientSession, front: Gateway, pair: Pair, seed: int, row: Parameter
     ) -> None:
         await super().test_parameter(session, front, pair, seed, row)
+
+
+async def test_pdx_probe(pair: Pair) -> None:
+    ends = pair.prefill, pair.decode
+    await check_another(*ends, "NIXL", Order.PREFILL_FIRST, "OtherOrder")
+    for order in (Order.DECODE_FIRST, Order.CONCURRENT):
+        await check_probe(*ends, order)

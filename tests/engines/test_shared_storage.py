@@ -27,6 +27,7 @@ from tests.engines.support.harness import (
     make_prompt,
     tiny_spec,
 )
+from tests.engines.support.probing import check_another, check_probe
 
 BLOCK = 128
 """Tokens in a KV block on the CPU."""
@@ -162,3 +163,8 @@ async def test_a_dead_prefill_is_survived(
     got = await complete(session, front.url, body)
     assert (got.status, got.text) == (200, alone.text)
     assert front.state()["outcomes"]["whole"] == before + 1
+
+
+async def test_pdx_probe(pair: Pair) -> None:
+    await check_another(pair.prefill, pair.decode, "NIXL", Order.PREFILL_FIRST, "OtherConnector")
+    await check_probe(pair.prefill, pair.decode)

@@ -5,11 +5,10 @@ import re
 from typing import Final
 from urllib.parse import urlsplit
 
-from pdx_api.connectors import CONNECTORS, choose
-from pdx_api.names import ADMIN_PORT, GATEWAY_PORT, Order, Role
+from pdx_api.names import ADMIN_PORT, GATEWAY_PORT, Role
 from pdx_cli import usage
 from pdx_cli.errors import InputError
-from pdx_cli.inputs import protocol
+from pdx_cli.inputs import wiring
 from pdx_proxy.config.flags import FlagsError, add_flags, with_flags
 from pdx_proxy.config.settings import MAX_WORKERS, Address, EndpointSpec, Settings, parse_address
 from pdx_proxy.discovery.pods import MAX_RANKS, MAX_SEQUENCES
@@ -80,25 +79,7 @@ def _add_engines(parser: argparse.ArgumentParser) -> None:
     _add_urls(parser, "--decode", "engines that decode")
     _add_urls(parser, "--aggregated", "engines that do both")
     _add_sequences(parser, "--decode-max-num-seqs", "decode or aggregated engine")
-    parser.add_argument(
-        "--connector",
-        type=usage.text("write for example NIXL"),
-        default="NIXL",
-        help=f"KV connector of the engines: {', '.join(CONNECTORS)} (%(default)s)",
-    )
-    parser.add_argument(
-        "--order",
-        type=usage.text(f"write for example {Order.PREFILL_FIRST}"),
-        default=None,
-        help=f"order for which the engines are configured: {', '.join(Order)} (the connector's first)",
-    )
-    parser.add_argument(
-        "--protocol",
-        type=protocol.text,
-        metavar="JSON",
-        help="protocol of connector Custom, for example "
-        """{"family": "Pull", "prefillParams": {"do_remote_decode": true}}""",
-    )
+    wiring.add_arguments(parser)
 
 
 def _add_sequences(parser: argparse.ArgumentParser, flag: str, engine: str) -> None:
@@ -147,15 +128,7 @@ def _endpoints(args: argparse.Namespace) -> tuple[EndpointSpec, ...]:
         raise InputError("--aggregated excludes --prefill and --decode; remove them.")
     if not args.aggregated and not (args.prefill and args.decode):
         raise InputError("The gateway needs engines: write --prefill URL and --decode URL, or --aggregated URL.")
-    if args.order is not None and args.order not in list(Order):
-        hint = usage.suggestion(args.order, Order) or f"write one of: {', '.join(Order)}."
-        raise InputError(f"--order {args.order} does not exist; {hint}")
-    own_protocol = args.protocol or ""
-    protocol.check(args.connector, own_protocol)
-    try:
-        connector, order = choose(args.connector, Order(args.order) if args.order else None, own_protocol)
-    except ValueError as error:
-        raise InputError(usage.ended(str(error))) from error
+    connector, order = wiring.chosen(args)
     if not 1 <= args.prefill_ranks <= MAX_RANKS:
         raise InputError(f"--prefill-ranks is {args.prefill_ranks}; write a number from 1 to {MAX_RANKS}.")
     identity_ports = _identity_ports(args)
@@ -173,7 +146,7 @@ def _endpoints(args: argparse.Namespace) -> tuple[EndpointSpec, ...]:
             role,
             connector=connector.name,
             order=order,
-            protocol=own_protocol,
+            protocol=args.protocol or "",
             identity_port=identity_ports.get(url, 0),
             ranks=ranks.get(role, 1),
             sequences=args.prefill_max_num_seqs if role is Role.PREFILL else args.decode_max_num_seqs,

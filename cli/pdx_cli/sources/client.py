@@ -19,10 +19,13 @@ NOT_FOUND: Final = 404
 class AnswerError(Exception):
     """No usable answer: the connection failed, the time ran out, or the status is not 200. The text says which."""
 
-    def __init__(self, message: str, status: int | None = None) -> None:
+    def __init__(self, message: str, status: int | None = None, body: str = "", location: str = "") -> None:
         super().__init__(message)
         self.status = status
         """The answer's status; None without an answer."""
+        self.body = body
+        self.location = location
+        """The URL to which the server redirects; empty if it does not."""
 
 
 class ForeignError(AnswerError):
@@ -41,8 +44,9 @@ class Answer:
 class Client:
     """Owns one HTTP session. It ignores the proxies of the environment: most servers are on this machine."""
 
-    def __init__(self, headers: Mapping[str, str] | None = None) -> None:
-        """`headers`: sent with every request."""
+    def __init__(self, headers: Mapping[str, str] | None = None, *, redirects: bool = True) -> None:
+        """`headers`: sent with every request. `redirects`: follow them."""
+        self._redirects = redirects
         # A server may close an idle connection at the moment at which a POST is sent over it.
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(force_close=True), headers=headers, trust_env=False
@@ -79,10 +83,12 @@ class Client:
         except ValueError as error:
             raise ForeignError(f"{url} did not answer with the state of a gateway") from error
 
-    async def post(self, url: str, body: Mapping[str, Any], *, seconds: float) -> Answer:
-        """Return the answer to a POST of JSON."""
-        text, headers = await self._request("POST", url, body, seconds)
-        return Answer(_parsed(url, text), headers)
+    async def post(
+        self, url: str, body: Mapping[str, Any], *, seconds: float, headers: Mapping[str, str] | None = None
+    ) -> Answer:
+        """Return the answer to a POST of JSON. `headers`: sent with this request only."""
+        text, received = await self._request("POST", url, body, seconds, headers)
+        return Answer(_parsed(url, text), received)
 
     async def events(self, url: str, body: Mapping[str, Any], *, seconds: float) -> Answer:
         """Return the answer to a POST of JSON with `stream`; its body is the list of the events."""
@@ -94,17 +100,24 @@ class Client:
         return Answer(events, headers)
 
     async def _request(
-        self, method: str, url: str, body: Mapping[str, Any] | None, seconds: float
+        self,
+        method: str,
+        url: str,
+        body: Mapping[str, Any] | None,
+        seconds: float,
+        headers: Mapping[str, str] | None = None,
     ) -> tuple[str, dict[str, str]]:
+        options: dict[str, Any] = {"json": body, "headers": headers, "allow_redirects": self._redirects}
         try:
-            async with asyncio.timeout(seconds), self._session.request(method, url, json=body) as response:
+            async with asyncio.timeout(seconds), self._session.request(method, url, **options) as response:
                 text = await response.text(errors="replace")
         except TimeoutError as error:
             raise AnswerError(f"{url} did not answer within {seconds:g} s") from error
         except (aiohttp.ClientError, OSError) as error:
             raise AnswerError(f"{url} did not answer: {reason(error)}") from error
         if response.status != 200:
-            raise AnswerError(f"{url} answered {response.status}: {' '.join(text.split())[:200]}", response.status)
+            message = f"{url} answered {response.status}: {' '.join(text.split())[:200]}"
+            raise AnswerError(message, response.status, text, response.headers.get("Location", ""))
         return text, {name.lower(): value for name, value in response.headers.items()}
 
 

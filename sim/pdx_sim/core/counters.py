@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from typing import Any
 
+from pdx_api.connectors import DEFAULT
 from pdx_sim.settings import SimSettings
 
 
@@ -159,9 +160,7 @@ def metrics_text(counts: Counts, settings: SimSettings) -> str:
         "kv_cache_usage_perc": counts.blocks_held_now / settings.num_blocks,
         "num_requests_running": counts.running_now,
         "num_requests_waiting": counts.waiting_now,
-        "nixl_num_kv_expired_reqs_total": counts.expired,
-        "nixl_num_failed_transfers_total": counts.transfers_failed,
-        "nixl_num_failed_notifications_total": counts.notices_lost,
+        **(_of_nixl(counts) if settings.connector == DEFAULT else {}),
         "num_preemptions_total": counts.preemptions,
         "generation_tokens_total": counts.generation_tokens,
         "prompt_tokens_total": computed + external + found,
@@ -185,6 +184,15 @@ def metrics_text(counts: Counts, settings: SimSettings) -> str:
     cache = f'block_size="{size}",engine="0",kv_cache_size_tokens="{blocks * size}",num_gpu_blocks="{blocks}"'
     lines += _family("cache_config_info", {cache: 1})
     return "\n".join(lines) + "\n"
+
+
+def _of_nixl(counts: Counts) -> dict[str, float]:
+    """vLLM's metrics of this connector (nixl/stats.py)."""
+    return {
+        "nixl_num_kv_expired_reqs_total": counts.expired,
+        "nixl_num_failed_transfers_total": counts.transfers_failed,
+        "nixl_num_failed_notifications_total": counts.notices_lost,
+    }
 
 
 def _family(name: str, values: Mapping[str, float]) -> list[str]:
