@@ -5,13 +5,16 @@ them with this module.
 """
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
 TESTED: Final = "0.32"
 """The version with which PDX's tests run real engines."""
-_VERSION: Final = re.compile(r"v?(\d{1,4})\.(\d{1,4})(?:\.\d{1,4})?(?:(?:rc|\.post|a|b)\d{1,4})?(?:[-+_.].*)?")
-_LONGEST: Final = 64
+_LONGEST: Final = 512
+_VERSION: Final = "v?([0-9]{1,3})[.]([0-9]{1,3})([.+_-][^/:@]*)?"
+_IMAGE: Final = "(^|.*/)[^/:@]*vllm[^/:@]*:{}(@.*)?"
+"""An image whose name contains `vllm`, and whose tag is a version. Other images have versions of their own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,23 +67,33 @@ OLDEST: Final = next(iter(VERSIONS.values()))
 
 def minor(text: str) -> str:
     """The version that a text such as `v0.32.0-cu130` states, as `0.32`; empty if it states none."""
-    found = _VERSION.fullmatch(text) if len(text) <= _LONGEST else None
+    found = re.fullmatch(_VERSION, text[: _LONGEST + 1])
     return f"{int(found[1])}.{int(found[2])}" if found else ""
 
 
-def of_image(image: str) -> str:
-    """The version that an image's tag states, as `0.32`; empty if the tag is no version."""
-    name = image.partition("@")[0].rpartition("/")[2]
-    return minor(name.partition(":")[2])
+def stated(version: str | None, image: str) -> str:
+    """The version of engines with this `engine.version` and this image, as `0.32`; empty if neither states one."""
+    if version is not None:
+        return minor(version)
+    found = re.fullmatch(_IMAGE.format(f"({_VERSION})"), image[: _LONGEST + 1])
+    return minor(found[2]) if found else ""
+
+
+def stated_in_cel(versions: Iterable[str]) -> str:
+    """The condition in CEL that a spec states one of these versions."""
+    listed = "|".join(each.replace(".", "[.]") for each in versions)
+    one = f"v?({listed})([.+_-][^/:@]*)?"
+    return (
+        f"(has(self.engine.version) ? self.engine.version.matches('^{one}$') "
+        f": self.engine.image.matches('^{_IMAGE.format(one)}$'))"
+    )
 
 
 def abilities(version: str) -> Abilities:
-    """What a version has. One that is not known, or not stated, is treated as the newest or the oldest known one."""
-    known = VERSIONS.get(version)
+    """What a version has. An unknown one counts as the newest or the oldest known one, an empty one as `TESTED`."""
+    known = VERSIONS.get(version or TESTED)
     if known is not None:
         return known
-    if not version:
-        return VERSIONS[TESTED]
     return NEWEST if _order(version) > _order(NEWEST.version) else OLDEST
 
 

@@ -1,6 +1,8 @@
 """vLLM's Python files: in an installed folder, in a wheel, or of a version that pip downloads."""
 
+import importlib.util
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -78,15 +80,20 @@ def _version(metadata: str) -> str:
     return str(HeaderParser().parsestr(metadata, headersonly=True)["Version"] or "").partition("+")[0]
 
 
+def _pip() -> list[str]:
+    """Return pip's command. An environment that uv has made has none of its own."""
+    if importlib.util.find_spec("pip") is None and (found := shutil.which("pip")) is not None:
+        return [found]
+    return [sys.executable, "-m", "pip"]
+
+
 def _download(requirement: str, directory: Path) -> Path:
     """Download a wheel for any machine. vLLM's wheels have up to 500 MB."""
     platforms = [part for name in _PLATFORMS for part in ("--platform", name)]
-    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:"]
-    found = subprocess.run(
-        [*command, *platforms, "--dest", str(directory), requirement], capture_output=True, text=True, check=False
-    )
+    command = [*_pip(), "download", "--quiet", "--no-deps", "--only-binary=:all:", "--dest", str(directory)]
+    found = subprocess.run([*command, *platforms, requirement], capture_output=True, text=True, check=False)
     wheel = next(iter(directory.glob("*.whl")), None)
     if found.returncode != 0 or wheel is None:
-        last = tuple(found.stderr.strip().splitlines()[-2:])
+        last = tuple(found.stderr.strip().splitlines()[-1:])
         raise CommandError(f"pip cannot download {requirement}; name a folder or a wheel instead.", last)
     return wheel
