@@ -69,9 +69,10 @@ _ANSWERED: Final = (
     Member("remote_num_tokens", Kind.COUNT, required=False),
     Member("remote_blocks_expiry_time", Kind.NUMBER, required=False),
     Member("remote_prefill_cached_tokens", Kind.SCALAR, required=False),
+    Member("remote_registration_generation", Kind.COUNT, required=False),
     Member("transfer_mode", Kind.SCALAR, required=False),
 )
-"""What `request_finished` of P returns and `add_new_req_to_recv` of D reads (vLLM 0.32 nixl/metadata.py)."""
+"""What `request_finished` of P returns and `add_new_req_to_recv` of D reads (vLLM 0.32 and 0.33, nixl/metadata.py)."""
 
 
 def _decode_params(transfer_id: str, prefill: Identity) -> KVParams:

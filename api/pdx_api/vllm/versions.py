@@ -29,6 +29,10 @@ class Abilities:
     """Whether a NIXL pull knows decode context parallelism."""
     store_tensor: bool = True
     """Whether MooncakeStore has `store_tp_size`."""
+    answers_hits: bool = True
+    """Whether P answers the hits of its prefix cache for D's usage (`remote_prefill_cached_tokens`)."""
+    registers: bool = False
+    """Whether P answers the generation of its registered memory (`remote_registration_generation`)."""
     null_params: bool = False
     """Whether each event of a stream has `kv_transfer_params`."""
     nixl_least: str = ""
@@ -44,14 +48,15 @@ class Abilities:
 VERSIONS: Final = {
     each.version: each
     for each in (
-        Abilities("0.28", nixl=7, context_parallel=False, store_tensor=False),
-        Abilities("0.29", nixl=9, store_tensor=False),
-        Abilities("0.30", nixl=11),
+        Abilities("0.28", nixl=7, context_parallel=False, store_tensor=False, answers_hits=False),
+        Abilities("0.29", nixl=9, store_tensor=False, answers_hits=False),
+        Abilities("0.30", nixl=11, answers_hits=False),
         Abilities("0.31", nixl=13),
         Abilities("0.32", nixl=14),
         Abilities(
             "0.33",
             nixl=15,
+            registers=True,
             null_params=True,
             nixl_least="1.5.0",
             mooncake_metrics=True,

@@ -57,6 +57,8 @@ def test_abilities_are_what_the_code_has(version: str) -> None:
         nixl=int(str(values["constant NIXL_CONNECTOR_VERSION"])),
         context_parallel=values["reads NixlConnectorMetadata._add_new_req:dcp_size"] is True,
         store_tensor=values["option store_tp_size"] is not None,
+        answers_hits=values["text remote_prefill_cached_tokens"] is True,
+        registers="registration" in str(values["answers NixlPullConnectorScheduler.request_finished"]),
         null_params="kv_transfer_params" in str(values["members ChatCompletionStreamResponse"]),
         nixl_least=str(values["call check_nixl_version"] or ""),
         mooncake_metrics=values["metric vllm:mooncake_xfer_time_seconds"] is not None,
