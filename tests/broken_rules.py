@@ -148,6 +148,17 @@ RULES: Final[list[tuple[str, object, str, str]]] = [
               "prefill": {"parallelism": {"tensor": 2}}}, "spec", _RANKS),
     ("spec", {**PAIRS, "kvTransfer": {**_STORE, "config": {"store_tp_size": 2}},
               "decode": {"parallelism": {"tensor": 4}}}, "spec", _RANKS),
+    *(("spec", {**PAIRS, "kvTransfer": {**_STORE, "config": {"store_tp_size": 2}}, "engine": engine}, "spec",
+       "vLLM 0.28 and 0.29 have no store_tp_size; leave out kvTransfer.config.store_tp_size, or use a newer vLLM")
+      for engine in ({"version": "0.28.0"}, {"image": "vllm/vllm-openai:v0.29.1-cu130"},
+                     {"image": "r.example.com:5000/ai/my-vllm:0.28@sha256:0"}, {"image": "a:1", "version": "0.29"})),
+    *(("spec", {**PAIRS, part: {"args": ["-dcp", "2"]}, "engine": {"version": "0.28.1", **PAIRS.get("engine", {})}},
+       "spec", "NIXL of vLLM 0.28 supports no decode context parallelism; leave out --decode-context-parallel-size in "
+       f"{ANYWHERE}") for part in ("prefill", "decode")),
+    ("spec.kvTransfer", {"config": {"bidirectional_kv_xfer": True}}, "spec.kvTransfer",
+     "D would keep the KV of each answer for minutes, and nothing reads it; leave out config.bidirectional_kv_xfer"),
+    *(("spec.engine.version", version, "spec.engine.version", "write vLLM's version, for example 0.32.0")
+      for version in ("", "0", "v0.32.0", "0.32/1", "latest", "0.32 ")),
     ("spec", {**PAIRS, "kvTransfer": _STORE, "decode": {"args": ["-pp", "2"]}}, "spec",
      "MooncakeStore needs the same ranks on P and D; leave out parallelism.pipeline, and --pipeline-parallel-size in "
      "prefill.args, decode.args"),

@@ -35,6 +35,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
         "pdx_cli.commands.tiny_model",
         "Create a tiny model with random weights, to try PDX without a download.",
     ),
+    "check-vllm": ("pdx_cli.commands.check_vllm", "Compare the code of a vLLM with what PDX assumes of it."),
     "completion": ("pdx_cli.commands.completion", "Print the completion of a shell: bash, zsh or fish."),
 }
 """Name of a command -> its module and its help text."""

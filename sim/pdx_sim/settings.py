@@ -97,7 +97,8 @@ class SimSettings:
     side_channel_port: _Port = 0
     """Port of the side channel; with Mooncake, of P's bootstrap. 0: a free port, which a restart keeps."""
     version: str = "0.32.0"
-    """vLLM's version, as /version answers it. Engines of another version refuse the KV handshake."""
+    """vLLM's version, as /version answers it. Engines of another version refuse the KV handshake, and each has what
+    this version has (`pdx_api.vllm.versions`)."""
     max_model_len: _Count = 4096
     """Longest prompt plus answer, in tokens."""
     answer_tokens: _Amount = 0

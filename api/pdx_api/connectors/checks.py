@@ -1,11 +1,12 @@
 """The settings and rules of a connector. API server and `pdx` check them in objects with this connector."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from pdx_api.names import Order
 from pdx_api.rule import Rule, cel_list
+from pdx_api.vllm.versions import stated, stated_in_cel
 
 EVERY: Final = ("engine", "prefill", "decode")
 """The parts of a spec whose args apply to a pair's engines."""
@@ -64,6 +65,16 @@ def choice(name: str, description: str, values: tuple[str, ...]) -> Setting:
     )
 
 
+def boolean(name: str, description: str) -> Setting:
+    """A setting that is true or false."""
+    return Setting(
+        name,
+        {"type": "boolean", "description": description},
+        lambda value: isinstance(value, bool),
+        "write true or false",
+    )
+
+
 def text(name: str, description: str, *, longest: int = 256) -> Setting:
     """A string setting."""
     return Setting(
@@ -107,6 +118,16 @@ def without_flag(
     what = f"{field}, and {flags[0]}" if field else flags[0]
     places = ", ".join(f"{part}.args" for part in parts)
     return Rule(f"{other}({absent})" if other else absent, f"{why}; leave out {what} in {places}", holds)
+
+
+def of_versions(versions: Iterable[str], rule: Rule) -> Rule:
+    """The rule, for specs that state one of these versions of vLLM."""
+    lacking = tuple(versions)
+
+    def holds(spec: Any) -> bool:
+        return stated(spec.engine.version, spec.engine.image) not in lacking or rule.holds(spec)
+
+    return Rule(f"!{stated_in_cel(lacking)} || ({rule.cel})", rule.message, holds, rule.fields)
 
 
 def without_hybrid_caches(connector: str) -> Rule:

@@ -13,11 +13,21 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from pdx_api.connectors.base import KV_ROLES, Connector, EngineWiring, SideService, Site
-from pdx_api.connectors.checks import DECODE_CONTEXT, PIPELINE, PREFILL_CONTEXT, Checks, Setting, number, without_flag
+from pdx_api.connectors.checks import (
+    DECODE_CONTEXT,
+    PIPELINE,
+    PREFILL_CONTEXT,
+    Checks,
+    Setting,
+    number,
+    of_versions,
+    without_flag,
+)
 from pdx_api.connectors.families import Family, Pool
 from pdx_api.connectors.mooncake import CHECKS, DEVICE, PROTOCOL, PROTOCOLS
 from pdx_api.names import Order, Role
 from pdx_api.rule import Rule
+from pdx_api.vllm.versions import VERSIONS
 
 MASTER: Final = "mooncake"
 MASTER_ADDRESS: Final = "master_server_address"
@@ -75,6 +85,7 @@ def _ranks_agree(spec: Any) -> bool:
 
 _ADDRESS: Final = re.compile(r"[^ :/]{1,253}:[0-9]{1,5}")
 _STORE_TENSOR: Final = "store_tp_size"
+_WITHOUT_STORE_TENSOR: Final = tuple(each.version for each in VERSIONS.values() if not each.store_tensor)
 _SAVED_FOR: Final = f"self.kvTransfer.config.{_STORE_TENSOR}"
 _CHECKS: Final = Checks(
     settings=(
@@ -110,6 +121,16 @@ _CHECKS: Final = Checks(
             f"decode, or kvTransfer.config.{_STORE_TENSOR} that is a multiple of both",
             _ranks_agree,
             ("prefill.parallelism.tensor", "decode.parallelism.tensor", f"kvTransfer.config.{_STORE_TENSOR}"),
+        ),
+        of_versions(
+            _WITHOUT_STORE_TENSOR,
+            Rule(
+                f"!has({_SAVED_FOR})",
+                f"vLLM {' and '.join(_WITHOUT_STORE_TENSOR)} have no {_STORE_TENSOR}; leave out "
+                f"kvTransfer.config.{_STORE_TENSOR}, or use a newer vLLM",
+                lambda spec: _STORE_TENSOR not in spec.kv_transfer.config,
+                (f"kvTransfer.config.{_STORE_TENSOR}", "engine.image"),
+            ),
         ),
         *(
             without_flag(flags, "MooncakeStore needs the same ranks on P and D", ("prefill", "decode"))

@@ -14,7 +14,9 @@ from pdx_api.connectors.checks import (
     PIPELINE,
     PREFILL_CONTEXT,
     Checks,
+    boolean,
     number,
+    of_versions,
     without_flag,
 )
 from pdx_api.connectors.families import (
@@ -31,6 +33,7 @@ from pdx_api.connectors.families import (
 from pdx_api.defaults import LEASE_MARGIN_SECONDS
 from pdx_api.names import Order, Role
 from pdx_api.rule import Rule
+from pdx_api.vllm.versions import VERSIONS
 
 SIDE_CHANNEL: Final = "side-channel"
 SIDE_CHANNEL_PORT: Final = 5600
@@ -39,6 +42,9 @@ SIDE_CHANNEL_PORT: Final = 5600
 LEASE: Final = "kv_lease_duration"
 """Setting: seconds that P pins the blocks of a finished prefill; vLLM's default is 30."""
 
+BIDIRECTIONAL: Final = "bidirectional_kv_xfer"
+"""Setting: D keeps the KV of each answer for a P (vLLM's `decoder_kv_blocks_ttl`, 480 s)."""
+_WITHOUT_CONTEXT: Final = tuple(each.version for each in VERSIONS.values() if not each.context_parallel)
 
 _PREFILL_PARAMS: Final[KVParams] = {
     "do_remote_decode": True,
@@ -63,9 +69,10 @@ _ANSWERED: Final = (
     Member("remote_num_tokens", Kind.COUNT, required=False),
     Member("remote_blocks_expiry_time", Kind.NUMBER, required=False),
     Member("remote_prefill_cached_tokens", Kind.SCALAR, required=False),
+    Member("remote_registration_generation", Kind.COUNT, required=False),
     Member("transfer_mode", Kind.SCALAR, required=False),
 )
-"""What `request_finished` of P returns and `add_new_req_to_recv` of D reads (vLLM 0.32 nixl/metadata.py)."""
+"""What `request_finished` of P returns and `add_new_req_to_recv` of D reads (vLLM 0.32 and 0.33, nixl/metadata.py)."""
 
 
 def _decode_params(transfer_id: str, prefill: Identity) -> KVParams:
@@ -106,6 +113,14 @@ _CHECKS: Final = Checks(
             most=86_400,
             unit="seconds",
         ),
+        boolean(BIDIRECTIONAL, "must be false. Otherwise D would keep the KV of every answer, and nothing reads it."),
+    ),
+    transfer=(
+        Rule(
+            f"!has(self.config.{BIDIRECTIONAL}) || !self.config.{BIDIRECTIONAL}",
+            f"D would keep the KV of each answer for minutes, and nothing reads it; leave out config.{BIDIRECTIONAL}",
+            lambda kv: kv.config.get(BIDIRECTIONAL) is not True,
+        ),
     ),
     spec=(
         Rule(
@@ -123,6 +138,13 @@ _CHECKS: Final = Checks(
             DECODE_CONTEXT,
             "NIXL push supports no decode context parallelism",
             orders=(Order.DECODE_FIRST, Order.CONCURRENT),
+        ),
+        of_versions(
+            _WITHOUT_CONTEXT,
+            without_flag(
+                DECODE_CONTEXT,
+                f"NIXL of vLLM {', '.join(_WITHOUT_CONTEXT)} supports no decode context parallelism",
+            ),
         ),
     ),
 )

@@ -20,7 +20,9 @@ from pdx_api.spec.overlay import PodTemplate
 from pdx_api.spec.pods import SEARCH_PATH, EnvSource
 from pdx_api.spec.types import Pool, Spec
 
-_NOT_PAIRING: Final = ("image_pull_policy", "drain_seconds", "startup_seconds", "api_key_secret_ref", "pod_template")
+_NOT_PAIRING: Final = (
+    *("version", "image_pull_policy", "drain_seconds", "startup_seconds", "api_key_secret_ref", "pod_template"),
+)
 """Fields of `engine` that may differ within a pair."""
 _DIGITS: Final = 6
 """Of the largest number of sequences that counts as known."""
@@ -168,7 +170,7 @@ def engine_inputs(spec: Spec, role: Role) -> dict[str, Any]:
     pool = spec.pools()[role]
     return {
         "model": stated(spec.model),
-        "engine": stated(spec.engine, without=("pod_template",)),
+        "engine": stated(spec.engine, without=("version", "pod_template")),
         **({"enginePodTemplate": spec.engine.pod_template.overlay()} if spec.engine.pod_template else {}),
         "pool": stated(pool, without=("replicas", "disruption", "pod_template")),
         "podTemplate": pool.pod_template.overlay() if pool.pod_template else {},

@@ -60,6 +60,10 @@ PoolArgs = Annotated[
     list[Annotated[Argument, FLAG_IS_FREE, FLAG_IS_POSSIBLE, FLAG_IS_NO_RANK, FLAG_IS_NOT_SHARED]], Field(max_length=64)
 ]
 
+ENGINE_VERSION: Final = matching(
+    r"^[0-9]{1,3}[.][0-9]{1,3}([.+_-][0-9A-Za-z.+_-]*)?$", "write vLLM's version, for example 0.32.0"
+)
+
 
 class Engine(Part):
     """vLLM's settings for both roles. Engines with different settings cannot pair."""
@@ -68,6 +72,11 @@ class Engine(Part):
         default="vllm/vllm-openai:v0.32.0",
         description="Container image of the engines. P and D need the same vLLM version, because its KV handshake "
         "compares versions. `pdx up` uses the installed vLLM instead.",
+    )
+    version: Annotated[str, ENGINE_VERSION, StringConstraints(max_length=64)] | None = Field(
+        default=None,
+        description="vLLM's version in the image, for example 0.32.0. Default: the image's tag, if its name contains "
+        "vllm and the tag is a version. A change replaces no engine.",
     )
     image_pull_policy: Literal["Always", "IfNotPresent", "Never"] | None = Field(
         default=None, description="When Kubernetes pulls the image. Default: Kubernetes' default for the image's tag."

@@ -8,6 +8,7 @@ from pdx_api.connectors import family_of
 from pdx_api.connectors.families import Pool
 from pdx_api.connectors.nixl import SIDE_CHANNEL_PORT
 from pdx_api.names import ENGINE_PORT, Order, Role
+from pdx_api.vllm.versions import NEWEST, OLDEST, VERSIONS, minor
 from pdx_cli import usage
 from pdx_cli.errors import InputError
 from pdx_cli.inputs import protocol
@@ -133,6 +134,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="what D does if KV does not arrive (default: %(default)s)",
     )
     parser.add_argument(
+        "--vllm-version",
+        default=DEFAULTS.version,
+        metavar="VERSION",
+        help="version of vLLM that it simulates, with what this version has (default: %(default)s)",
+    )
+    parser.add_argument(
         "--profile", choices=list(PROFILES), help="settings of a published measurement; other flags override them"
     )
     for field, meaning in OPTIONS.items():
@@ -186,6 +193,7 @@ def settings_of(args: argparse.Namespace) -> SimSettings:
             port=port,
             side_channel_host=side_host,
             side_channel_port=side_port,
+            version=_version(args.vllm_version),
             on_load_failure=OnLoadFailure(args.on_load_failure),
             enable_prefix_caching=args.enable_prefix_caching,
             **{**profile, **plain},
@@ -195,6 +203,13 @@ def settings_of(args: argparse.Namespace) -> SimSettings:
         raise InputError(f"--{error.field.replace('_', '-')} is {given}; write {error.possible}.") from error
     except ValueError as error:
         raise InputError(usage.ended(str(error))) from error
+
+
+def _version(text: str) -> str:
+    if minor(text) not in VERSIONS:
+        known = f"write a version from {OLDEST.version} to {NEWEST.version}."
+        raise InputError(f"--vllm-version is {text or 'empty'}; {known}")
+    return text
 
 
 def _check_storage(args: argparse.Namespace) -> None:

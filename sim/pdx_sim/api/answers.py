@@ -1,6 +1,7 @@
 """vLLM's answers to completions and chats: complete answers and the events of streams."""
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
@@ -59,11 +60,13 @@ class Choice:
 class Writer:
     """Writes the answer to one request."""
 
-    def __init__(self, call: Call, model: str, details: bool) -> None:
+    def __init__(self, call: Call, model: str, details: bool, null_params: bool = False) -> None:
         self.call = call
         self.model = model
         self.created = int(time.time())
         self._details = details
+        self._params = {"kv_transfer_params": None} if null_params else {}
+        """A further member of each event with tokens."""
         kind = "chat.completion" if call.chat else "text_completion"
         self._shared = {"id": call.answer_id, "object": kind, "created": self.created, "model": model}
 
@@ -124,7 +127,7 @@ class Writer:
         if self.call.chat:
             return [self._chunk({"index": choice.index, "delta": {"role": "assistant", "content": ""}})]
         if self.call.echo:
-            return [self._chunk({"index": choice.index, "text": detokenize(choice.seq.prompt)})]
+            return [self._chunk({"index": choice.index, "text": detokenize(choice.seq.prompt)}, self._params)]
         return []
 
     def token(self, choice: Choice) -> list[bytes]:
@@ -158,17 +161,18 @@ class Writer:
                 "finish_reason": finish,
                 "stop_reason": None,
                 "token_ids": None,
-            }
+            },
+            self._params,
         )
 
     @property
     def _chunk_kind(self) -> str:
         return "chat.completion.chunk" if self.call.chat else "text_completion"
 
-    def _chunk(self, choice: dict[str, Any]) -> bytes:
+    def _chunk(self, choice: dict[str, Any], params: Mapping[str, Any] | None = None) -> bytes:
         choice.setdefault("logprobs", None)
         choice.setdefault("finish_reason", None)
-        return event({**self._shared, "object": self._chunk_kind, "choices": [choice]})
+        return event({**self._shared, "object": self._chunk_kind, "choices": [choice], **(params or {})})
 
     def _logprobs(self, choice: Choice, begin: int, end: int) -> dict[str, Any] | None:
         if not self.call.logprobs:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from pdx_api.vllm.versions import abilities, minor
 from pdx_sim.api.answers import Writer
 from pdx_sim.api.messages import MessageWriter, read_message
 from pdx_sim.api.paths import CHAT, COMPLETIONS, MESSAGES, RESPONSES
@@ -27,4 +28,6 @@ def read_call(body: Mapping[str, Any], path: str, header_id: str | None, setting
 
 def writer_of(call: Call, settings: SimSettings) -> Writer:
     """A writer of the answer."""
-    return _WRITERS.get(call.path, Writer)(call, settings.model, settings.prompt_tokens_details)
+    return _WRITERS.get(call.path, Writer)(
+        call, settings.model, settings.prompt_tokens_details, abilities(minor(settings.version)).null_params
+    )

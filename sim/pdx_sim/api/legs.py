@@ -25,6 +25,7 @@ _FROM_PREFILL: Final = (
     "remote_blocks_expiry_time",
     "transfer_mode",
     "remote_prefill_cached_tokens",
+    "remote_registration_generation",
     "prompt_token_ids",
 )
 _GATEWAYS_ID: Final = re.compile("resp_[0-9a-f]{17,}")

@@ -12,6 +12,7 @@ from typing import Any, Final, Protocol
 from aiohttp import web
 
 from pdx_api.names import Role
+from pdx_api.vllm.versions import abilities, minor
 from pdx_sim.api.answers import Choice
 from pdx_sim.api.apis import read_call, writer_of
 from pdx_sim.api.delivery import ConnectionCutError, cut, deliver_stream, deliver_whole, json_answer
@@ -38,11 +39,6 @@ _REASONS: Final[dict[int, str]] = {
     429: "RateLimitError",
     503: "ServiceUnavailableError",
 }
-_DEAD: Final = APIError(
-    500,
-    "EngineCore encountered an issue. See stack trace (above) for the root cause.",
-    "InternalServerError",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +117,9 @@ class Api:
         response: web.StreamResponse = await handler(request)
         return response
 
+    def _dead(self) -> APIError:
+        return APIError(500, abilities(minor(self._settings.version)).dead_text, "InternalServerError")
+
     async def _health(self, request: web.Request) -> web.Response:
         return web.Response(status=503 if self._host.dead else 200)
 
@@ -187,7 +186,7 @@ class Api:
         headers = {name.lower(): value for name, value in request.headers.items()}
         self._host.seen.append(Seen(path, headers, body, leg, raw))
         if self._host.dead:
-            raise _DEAD
+            raise self._dead()
         fault = self._strike(leg)
         try:
             if fault is not None:
@@ -248,7 +247,7 @@ class Api:
             self._counts.violate(violation)
         if Violation.ENGINE_KILLED in found:
             self._host.die()
-            raise _DEAD
+            raise self._dead()
         if Violation.DECODE_LEG_AT_PREFILL in found:
             raise APIError(500, "Internal server error", "InternalServerError")
         if self._host.storage is not None:

@@ -6,6 +6,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+from pdx_api.vllm.versions import abilities, minor
 from pdx_sim.core.leases import PinnedPrefill
 from pdx_sim.core.links import PIECES, Link
 from pdx_sim.core.sequence import KVParams, Leg, Sequence
@@ -147,6 +148,7 @@ class Station(EngineState):
     def params_of(self, seq: Sequence) -> KVParams:
         """The kv_transfer_params that P answers for its pinned KV."""
         blocks = self.pool.of(seq.internal_id)
+        has = abilities(minor(self.settings.version))
         return {
             "do_remote_prefill": True,
             "do_remote_decode": False,
@@ -161,7 +163,8 @@ class Station(EngineState):
             "remote_num_tokens": len(seq.prompt),
             "remote_blocks_expiry_time": None,
             "transfer_mode": self.settings.mode.value,
-            "remote_prefill_cached_tokens": seq.found,
+            **({"remote_prefill_cached_tokens": seq.found} if has.answers_hits else {}),
+            **({"remote_registration_generation": 1} if has.registers else {}),
         }
 
 

@@ -173,7 +173,9 @@ def test_a_connector_that_allows_some_orders_gives_a_rule() -> None:
 
 def test_a_setting_of_two_connectors_occurs_once() -> None:
     both = settings([Nixl(), _OnlyPull()])
-    assert [(setting.name, whose) for setting, whose in both.items()] == [("kv_lease_duration", "NIXL, OnlyPull")]
+    assert {setting.name: whose for setting, whose in both.items()} == dict.fromkeys(
+        ("kv_lease_duration", "bidirectional_kv_xfer"), "NIXL, OnlyPull"
+    )
     other = replace(_OnlyPull(), checks=Checks(settings=(text("kv_lease_duration", "another thing."),)))
     with pytest.raises(ValueError, match="OnlyPull and NIXL do not agree on the setting kv_lease_duration"):
         settings([Nixl(), other])

@@ -31,9 +31,16 @@ VLLM: Final[dict[str, Any]] = {
     "remote_blocks_expiry_time": None,
     "transfer_mode": "pull",
     "remote_prefill_cached_tokens": 0,
+    "remote_registration_generation": 0,
 }
 """What NIXL's P answers in vLLM 0.32."""
-OLDER: Final = ("dcp_size", "remote_blocks_expiry_time", "transfer_mode", "remote_prefill_cached_tokens")
+OLDER: Final = (
+    "dcp_size",
+    "remote_blocks_expiry_time",
+    "transfer_mode",
+    "remote_prefill_cached_tokens",
+    "remote_registration_generation",
+)
 NIXL: Final = Endpoint(EndpointSpec(Address("p", 1), Role.PREFILL, order=Order.PREFILL_FIRST))
 CUSTOM: Final = Endpoint(
     EndpointSpec(Address("p", 1), Role.PREFILL, connector="Custom", protocol=CONNECTORS["Custom"].protocol)  # type: ignore[attr-defined]
@@ -108,6 +115,7 @@ ODD: Final[dict[str, tuple[Any, ...]]] = {
     "pp_size": (0, {}, 10**30),
     "dcp_size": (0, "1"),
     "remote_num_tokens": (-1, "x", [], 2**31, True),
+    "remote_registration_generation": (-1, "x", [], 0.5),
     "remote_blocks_expiry_time": ("x", [], True, {}),
 }
 

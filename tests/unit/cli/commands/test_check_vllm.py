@@ -1,0 +1,126 @@
+"""`pdx check-vllm`: an installed vLLM, a wheel, an extract; and what is broken on purpose in a copy is reported."""
+
+import importlib.util
+import json
+import zipfile
+from collections.abc import Mapping
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+import pytest
+
+from pdx_api.vllm.assumptions import assumptions
+from pdx_cli.main import main
+from tests.documents import ROOT
+
+CONNECTORS = "distributed/kv_transfer/kv_connector"
+NIXL = f"{CONNECTORS}/v1/nixl"
+BROKEN: Mapping[str, tuple[str, str, str]] = {
+    "connector NixlPushConnector": (
+        f"{CONNECTORS}/factory.py",
+        '"NixlPushConnector",\n    "vllm',
+        '"NixlPush",\n    "vllm',
+    ),
+    "constant NIXL_CONNECTOR_VERSION": (f"{NIXL}/metadata.py", "VERSION: int = 14", "VERSION: int = 16"),
+    "answers NixlPullConnectorScheduler.request_finished": (
+        f"{NIXL}/pull_scheduler.py",
+        "remote_block_ids=block_ids",
+        "remote_blocks=block_ids",
+    ),
+    "option kv_lease_duration": (f"{NIXL}/base_scheduler.py", '"kv_lease_duration", 30', '"kv_lease_duration", 60'),
+    "field BaseFrontendArgs.enable_prompt_tokens_details": (
+        "entrypoints/launchers/cli_args.py",
+        "enable_prompt_tokens_details: bool",
+        "prompt_tokens_details: bool",
+    ),
+    "flag --kv-transfer-config": ("engine/arg_utils.py", '"--kv-transfer-config"', '"--kv-config"'),
+    "field CompletionRequest.kv_transfer_params": (
+        "entrypoints/openai/completion/protocol.py",
+        "kv_transfer_params: dict[str, Any] | None",
+        "kv_transfer_params: dict[str, str] | None",
+    ),
+    "route POST /v1/messages": ("entrypoints/anthropic/api_router.py", '"/v1/messages",', '"/v2/messages",'),
+    "metric vllm:kv_cache_usage_perc": ("v1/metrics/loggers.py", '"vllm:kv_cache_usage_perc"', '"vllm:kv_cache_use"'),
+    "environment VLLM_NIXL_SIDE_CHANNEL_PORT": ("envs.py", "CHANNEL_PORT: int = 5600", "CHANNEL_PORT: int = 5601"),
+    "says _raise_if_error:Internal server error": (
+        "entrypoints/generate/base/serving.py",
+        '"Internal server error"',
+        '"Internal error"',
+    ),
+    "statuses health": ("entrypoints/serve/instrumentator/health.py", "status_code=503", "status_code=500"),
+    "reads _base_request_id:X-Request-Id": ("entrypoints/serve/engine/serving.py", "X-Request-Id", "X-ID"),
+}
+"""An assumption -> the file, the text, and the text that breaks it."""
+
+
+@pytest.fixture(scope="module")
+def installed() -> Path:
+    """The folder of the installed vLLM, found without an import of it."""
+    found = importlib.util.find_spec("vllm")
+    if found is None or found.origin is None:
+        pytest.skip("vLLM is not installed (make install)")
+    return Path(found.origin).parent
+
+
+def test_the_installed_version_has_everything(installed: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check-vllm", str(installed)]) == 0
+    assert f"{len(assumptions())} of {len(assumptions())} assumptions hold." in capsys.readouterr().out
+
+
+def test_what_is_broken_on_purpose_is_reported(
+    installed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wheel = tmp_path / "vllm-0.32.0-cp38-abi3-any.whl"
+    scopes = {f"{one}*" if one.endswith("/") else one for each in assumptions() for one in each.paths}
+    with zipfile.ZipFile(wheel, "w") as archive:
+        archive.writestr("vllm-0.32.0.dist-info/METADATA", "Metadata-Version: 2.4\nName: vllm\nVersion: 0.32.0+cpu\n")
+        for path in sorted(installed.rglob("*.py")):
+            name = path.relative_to(installed).as_posix()
+            if not any(fnmatchcase(name, scope) for scope in scopes):
+                continue
+            text = path.read_text(encoding="utf-8")
+            for identity, (file, old, new) in BROKEN.items():
+                if file == name:
+                    assert old in text, identity
+                    text = text.replace(old, new, 1)
+            archive.writestr(f"vllm/{name}", text)
+    assert main(["check-vllm", str(wheel)]) == 1
+    printed = capsys.readouterr().out
+    reported = {each.id for each in assumptions() if f"\n  {each.id}: " in printed}
+    assert reported == set(BROKEN)
+    assert f"vLLM 0.32.0: {len(assumptions()) - len(BROKEN)} of {len(assumptions())} assumptions hold." in printed
+
+
+def test_an_extract_of_an_unknown_version(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    extract = json.loads((ROOT / "tests" / "contracts" / "0.33.json").read_text(encoding="utf-8"))
+    extract["version"] = "0.34.0"
+    extract["values"]["route POST /v1/completions"] = None
+    file = tmp_path / "0.34.json"
+    file.write_text(json.dumps(extract), encoding="utf-8")
+    assert main(["check-vllm", str(file)]) == 1
+    printed = capsys.readouterr().out
+    assert printed.startswith("vLLM 0.34.0 is not among the versions that PDX knows; it is compared with 0.33.\n")
+    assert "Assumptions that do not hold: 1\n  route POST /v1/completions: vLLM does not have it\n" in printed
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ("no-such-folder", "name a folder with vLLM, a wheel, or a version such as 0.32.0."),
+        ("folder", "contains no vLLM; name the folder `vllm` of an installation, or its parent."),
+        ("text.whl", "is no wheel; name a file *.whl of vLLM."),
+        ("other.whl", "contains no vLLM; name a wheel of vLLM."),
+        ("text.json", "is no result of `pdx check-vllm -o json`; name one, a folder or a wheel."),
+    ],
+)
+def test_what_is_no_vllm_is_refused(
+    given: str, sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("folder").mkdir()
+    Path("text.whl").write_text("text", encoding="utf-8")
+    Path("text.json").write_text("[]", encoding="utf-8")
+    with zipfile.ZipFile("other.whl", "w") as archive:
+        archive.writestr("other/__init__.py", "")
+    assert main(["check-vllm", given]) == 2
+    assert sentence in capsys.readouterr().err
