@@ -136,6 +136,15 @@ class PrefillFailure(StrEnum):
     """The client gets an error."""
 
 
+class Split(StrEnum):
+    """Whether the gateway splits requests."""
+
+    AUTO = "Auto"
+    """Those that can be split, where KV moves."""
+    NEVER = "Never"
+    """None: one engine serves each request."""
+
+
 class Policy(StrEnum):
     """How the gateway chooses among the engines of one role."""
 

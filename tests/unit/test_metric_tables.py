@@ -27,6 +27,7 @@ def gateway() -> str:
     transfer_share = {"split": 1, "decode": {"d": {"promptTokens": 2, "outside": 1}}}
     limits = {endpoint.name: 2.0 for endpoint in endpoints}
     own = {"ejections": {"lost": 0}, "verification": transfer_probes, "arrivals": transfer_share, "legLimits": limits}
+    own["slo"] = {"ttft": 2.0}
     prefill = {
         "backlog": {"p": 1},
         "counted": {"p": 1},

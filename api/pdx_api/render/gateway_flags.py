@@ -38,6 +38,7 @@ def _answers(gateway: Gateway) -> Values:
 
 def _choosing(routing: Routing) -> Values:
     return {
+        "--split": str(routing.split),
         "--prefill-policy": str(routing.prefill_policy or ""),
         "--decode-policy": str(routing.decode_policy or ""),
         "--disaggregate-above-tokens": str(routing.disaggregate_above_tokens),

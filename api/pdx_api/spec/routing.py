@@ -5,7 +5,7 @@ from typing import Annotated, Any, ClassVar, Final
 from pydantic import Field, StringConstraints
 
 from pdx_api import defaults
-from pdx_api.names import ORIGIN, LogFormat, Policy, PrefillFailure
+from pdx_api.names import ORIGIN, LogFormat, Policy, PrefillFailure, Split
 from pdx_api.rule import Rule
 from pdx_api.rules.routing_rules import DEADLINES_RULES, RETRIES_RULES, ROUTING_RULES
 from pdx_api.spec.fields import NetworkAddress, ObjectName, Part, SecretKey, Size, Text, matching, without_default
@@ -140,6 +140,12 @@ class Routing(Part):
 
     rules: ClassVar[tuple[Rule, ...]] = ROUTING_RULES
 
+    split: Split = Field(
+        default=Split.AUTO,
+        description="Whether the gateway splits requests. Auto: it splits the requests that can be split, over the "
+        "pairs within which KV moves. Never: one engine serves each request, D or an idle P. A change restarts the "
+        "gateways only, so it is the fastest way out of a fault of the split. No effect in mode Aggregated.",
+    )
     prefill_policy: Policy | None = Field(
         default=None,
         description="How the gateway selects P. ExpectedWait, the default: the engine with the shortest wait for "

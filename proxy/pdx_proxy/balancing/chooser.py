@@ -5,14 +5,14 @@ from typing import Final
 
 from pdx_api.connectors.families import Push
 from pdx_api.names import Policy as PolicyName
-from pdx_api.names import Role
+from pdx_api.names import Role, Split
 from pdx_proxy.balancing.decode.balancer import DecodeBalancer
 from pdx_proxy.balancing.decode.handoff_seconds import HandoffSeconds
 from pdx_proxy.balancing.decode.kept_prompts import FEW
 from pdx_proxy.balancing.decode.placement import Place, Targets
 from pdx_proxy.balancing.load import Load
 from pdx_proxy.balancing.load_reports import LoadReports
-from pdx_proxy.balancing.pick import Choice, pick
+from pdx_proxy.balancing.pick import Choice, pick, pick_whole
 from pdx_proxy.balancing.policies import LEAST, LeastLoad, Policy, PrefixAffinity, SessionAffinity
 from pdx_proxy.balancing.prefill.backlog import Reservation
 from pdx_proxy.balancing.prefill.balancer import PrefillBalancer
@@ -56,7 +56,9 @@ class Chooser:
         targets = Targets(slo.ttft_milliseconds / 1000, slo.tpot_milliseconds / 1000)
         self.decodes = DecodeBalancer(load, self.prefills, targets, 1 if log is None else log.workers)
         """State of the engines that answer clients."""
-        self.places = targets.places
+        self.splits = choosing.split is Split.AUTO
+        """Whether requests are split at all."""
+        self.places = targets.places and self.splits
         """Whether `place` may find a D that prefills a request which could be split."""
         self._handoffs = HandoffSeconds()
         self._short_tokens = 0 if self.places else choosing.disaggregate_above_tokens
@@ -115,6 +117,8 @@ class Chooser:
         """Select the engines of one attempt: see `pick`. Call `count` for a choice that is used."""
         prefill = self._prefill_policy.deciding(body) if split else LEAST
         decode = self._decode_policy.deciding(body)
+        if split and not self.splits:
+            return pick_whole(snapshot, self._load_of, body, avoid=avoid, cursor=cursor, decode=decode)
         return pick(
             snapshot, self._load_of, body, split=split, avoid=avoid, cursor=cursor, prefill=prefill, decode=decode
         )
@@ -126,6 +130,8 @@ class Chooser:
 
         By their load alone, all such attempts would go to the smallest engine.
         """
+        if split and not self.splits:
+            return pick_whole(snapshot, self._share_of, body, avoid=avoid, cursor=cursor)
         return pick(snapshot, self._share_of, body, split=split, avoid=avoid, cursor=cursor)
 
     def place(self, snapshot: Snapshot, body: Body, waited: float, avoid: Collection[str]) -> Choice | None:
@@ -142,7 +148,7 @@ class Chooser:
         if choice.prefill is not None:
             self._prefill_choices[choice.prefill_policy.name] += 1
         elif split and first and (choice.suspended or choice.decode.role is _DECODE):
-            self._counters.not_split[_why_not_split(choice)] += 1
+            self._counters.not_split[_why_not_split(choice) if self.splits else NotSplitReason.NEVER] += 1
 
     def sent(self, endpoint: Endpoint, body: Body) -> Reservation | None:
         """Add a request's prompt to the backlog of an engine that prefills it; None if no policy needs that."""

@@ -89,6 +89,18 @@ def pick(
     return Choice(d, p, None, decode, prefill)
 
 
+def pick_whole(
+    snapshot: Snapshot, load_of: LoadOf, body: Body, *, avoid: Collection[str], cursor: int, decode: Policy = LEAST
+) -> Choice | None:
+    """Select one engine for a request that is not split although it could be: a D, or a P of its revision with less
+    load."""
+    found = pick(snapshot, load_of, body, split=False, avoid=avoid, cursor=cursor, decode=decode)
+    if found is None or found.decode.role is _AGGREGATED:
+        return found
+    prefills = _without(snapshot.peers.get(found.decode.revision, ()), avoid)
+    return Choice(least((found.decode, *prefills), load_of, cursor), None, None, decode, suspended=True)
+
+
 def pick_prefill(snapshot: Snapshot, load_of: LoadOf, *, avoid: Collection[str], cursor: int) -> Choice | None:
     """Select a P that serves a whole request; None if there is no P that has not failed it."""
     prefills = _without(snapshot.prefill, avoid)

@@ -22,6 +22,7 @@ from pdx_api.names import (
     LogFormat,
     Policy,
     PrefillFailure,
+    Split,
 )
 from pdx_api.otlp import ENDPOINT_RULES
 from pdx_api.quantities import quantity
@@ -188,6 +189,8 @@ _POLICIES: Final = "|".join(Policy)
 
 FLAGS: Final[dict[str, tuple[Flag, ...]]] = {
     "selection of engines": (
+        Flag("--split", "choosing", "split", _one_of(Split), "WHETHER",
+             "whether to split requests: Auto (those that can be split) or Never (one engine serves each request)"),
         Flag("--prefill-policy", "choosing", "prefill_policy", _POLICY, "POLICY", f"how to select P: {_POLICIES}"),
         Flag("--decode-policy", "choosing", "decode_policy", _POLICY, "POLICY", "how to select D; the same values"),
         Flag("--disaggregate-above-tokens", "choosing", "disaggregate_above_tokens", _whole(0, _MAX_TOKENS), "N",

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from pdx_api import defaults
-from pdx_api.names import ADMIN_PORT, GATEWAY_PORT, LogFormat, Order, Policy, PrefillFailure, Role
+from pdx_api.names import ADMIN_PORT, GATEWAY_PORT, LogFormat, Order, Policy, PrefillFailure, Role, Split
 
 MAX_WORKERS: Final = 64
 
@@ -132,6 +132,8 @@ class Choosing:
     """Also for aggregated engines. None: ExpectedWait for these, LeastITL for D's."""
     disaggregate_above_tokens: int = 0
     """D alone serves prompts of at most this many tokens, by the estimate. 0 splits all."""
+    split: Split = Split.AUTO
+    """Whether requests are split at all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,6 +206,11 @@ class SLO:
     their TPOT."""
     tpot_milliseconds: int = 0
     """Longest mean time per further output token. It limits the legs at each D."""
+
+    def seconds(self) -> dict[str, float]:
+        """Return the targets that are set, in seconds, by their names."""
+        targets = {"ttft": self.ttft_milliseconds / 1000, "tpot": self.tpot_milliseconds / 1000}
+        return {name: seconds for name, seconds in targets.items() if seconds}
 
 
 @dataclass(frozen=True, slots=True)

@@ -97,6 +97,7 @@ def describe(settings: Settings, snapshot: Snapshot, report: dict[str, Any], ser
     return {
         "ready": why_not_ready(snapshot, draining=False, serving=serving) is None,
         "mode": mode_of(snapshot),
+        "split": settings.choosing.split,
         "workers": settings.workers,
         "workersServing": serving,
         "endpoints": [

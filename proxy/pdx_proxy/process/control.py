@@ -172,6 +172,7 @@ class Control:
         with self._guard.step("The report of the share of transfers"):
             arrivals = self.transfer_share.as_json()
         own = {"ejections": dict(self.registry.ejections), "verification": self.prober.report()}
+        own |= {"split": self._settings.choosing.split, "slo": self._settings.slo.seconds()}
         return {**report, **own, "legLimits": self._leg_limits, "arrivals": arrivals}
 
     def _limits_of(self, report: Mapping[str, Any]) -> dict[str, float]:

@@ -7,7 +7,7 @@ from typing import Any
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
-from pdx_api.names import Role
+from pdx_api.names import Role, Split
 from pdx_api.version import pdx_version
 from pdx_proxy.endpoints.endpoint import Endpoint, State
 from pdx_proxy.http.upstream.failures import Reason
@@ -28,6 +28,7 @@ class _Collector:
         yield from _prefill_families(report.get("prefill", {}))
         yield _itl_family(report.get("decode", {}))
         yield _gauge("pdx_build_info", "1, with the version of the gateway.", "version", {pdx_version(): 1})
+        yield from _setting_families(report)
         arrivals = report.get("arrivals", {}).get("decode", {})
         yield _gauge(
             "pdx_remote_prompt_tokens_ratio",
@@ -37,6 +38,15 @@ class _Collector:
         )
         if "verification" in report:
             yield from _probe_families(report["verification"])
+
+
+def _setting_families(report: Mapping[str, Any]) -> Iterable[Metric]:
+    """Settings with which alerts compare what the gateway measures."""
+    split = report.get("split", Split.AUTO)
+    yield _gauge("pdx_split", "1 for the setting of routing.split in force.", "mode", {m: m == split for m in Split})
+    yield _gauge(
+        "pdx_slo_seconds", "The objectives of spec.slo that are set: ttft, tpot.", "objective", report.get("slo", {})
+    )
 
 
 def _request_families(report: Mapping[str, Any]) -> Iterable[Metric]:

@@ -107,7 +107,7 @@ class Attempts:
                 if retry.last is not None:
                     self._end_retries(retry, handoff)
                 if request.divisible and handoff.prefill is None and choice.place is None:
-                    self._count_local(handoff, _why_local(choice, split, retry))
+                    self._count_local(handoff, _why_local(choice, split, retry, not self._chooser.splits))
                 if not handoff.decode.answer.complete:
                     handoff.remember(request, self._isolation.identify(request.body))
                 return handoff
@@ -349,8 +349,10 @@ class RoomWaiter(Waiter):
             self.room.give_up()
 
 
-def _why_local(choice: Choice, split: bool, retry: Retry) -> LocalPrefillReason:
+def _why_local(choice: Choice, split: bool, retry: Retry, never: bool) -> LocalPrefillReason:
     """Why D prefills a request that could have been split."""
+    if never:
+        return LocalPrefillReason.NEVER
     if choice.prefill is not None:
         return LocalPrefillReason.NOTHING
     if retry.refused is not None:

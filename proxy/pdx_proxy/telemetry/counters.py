@@ -102,6 +102,8 @@ class NotSplitReason(StrEnum):
     """It has parameters that P and D cannot serve together, for example n > 1."""
     SHORT = "short"
     """Its prompt is short by the estimate."""
+    NEVER = "never"
+    """The setting `split` is Never."""
     NO_PREFILL = "no_prefill"
     """No P was ready for it."""
     SUSPENDED = "suspended"
@@ -117,6 +119,8 @@ class NotSplitReason(StrEnum):
 class LocalPrefillReason(StrEnum):
     """Why D prefilled a request that could have been split."""
 
+    NEVER = "never"
+    """The setting `split` is Never."""
     NO_PREFILL = "no_prefill"
     """No P of a revision with a D was ready."""
     SUSPENDED = "suspended"

@@ -4,9 +4,10 @@ import asyncio
 from collections import Counter
 from typing import Any
 
-from pdx_api.names import Order, Policy, Role
+from pdx_api.names import Order, Policy, Role, Split
 from pdx_proxy.config.settings import Choosing
 from pdx_proxy.process.workers import ProcessWorkers
+from pdx_sim import FaultKind
 from tests.component.conftest import MakeWorld
 from tests.component.harness import PROMPT, Reply, Shape, World, eventually
 
@@ -135,6 +136,20 @@ async def test_workers_agree_on_the_engine_of_a_session(make_world: MakeWorld) -
     assert all(shares), "so many connections reach both workers"
 
 
+async def test_the_switch_stops_splitting_and_uses_every_engine(make_world: MakeWorld, order: Order) -> None:
+    """Whole requests of D and of an idle P; transfer probes go on, so that a repair is seen."""
+    world = await make_world(order, 2, 2, **choosing(split=Split.NEVER))
+    replies = await asyncio.gather(*(world.complete(Shape(stream=True)) for _ in range(8)))
+    assert {(reply.status, reply.text) for reply in replies} == {(200, Shape(stream=True).expected())}
+    assert engines_of(replies, "x-pdx-prefill") == {"none": 8}
+    assert len(engines_of(replies, "x-pdx-decode")) == 4
+    assert await world.outcomes() == {"whole": 8}
+    state = await world.state()
+    assert (state["split"], state["notSplit"]["never"]) == ("Never", 8)
+    world.fault(world.d, FaultKind.DIE_BEFORE_HEAD)
+    assert (await world.complete()).status == 200
+
+
 LIMIT = 100
 SHORT: list[dict[str, Any]] = [{"prompt": "A few words. " * 10}, {"prompt": [7] * LIMIT}]
 LONG: list[dict[str, Any]] = [{"prompt": "Quite a few more words. " * 40}, {"prompt": [7] * (LIMIT + 1)}]
@@ -151,6 +166,7 @@ async def test_short_prompts_are_served_by_d_alone(make_world: MakeWorld, order:
         "path": 0,
         "parameters": 0,
         "short": 3,
+        "never": 0,
         "no_prefill": 0,
         "suspended": 0,
         "long_queue": 0,
@@ -176,6 +192,7 @@ async def test_what_is_not_split_is_counted_on_the_metrics_page(make_world: Make
         'pdx_not_split_total{reason="path"}': "1.0",
         'pdx_not_split_total{reason="parameters"}': "1.0",
         'pdx_not_split_total{reason="short"}': "0.0",
+        'pdx_not_split_total{reason="never"}': "0.0",
         'pdx_not_split_total{reason="no_prefill"}': "1.0",
         'pdx_not_split_total{reason="suspended"}': "0.0",
         'pdx_not_split_total{reason="long_queue"}': "0.0",

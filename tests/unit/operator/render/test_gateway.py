@@ -20,11 +20,11 @@ from tests.unit.operator.render.manifests_of import (
 
 def test_a_change_of_routing_touches_the_gateway_alone() -> None:
     before = rendered()
-    after = rendered(routing={"onPrefillFailure": "Local", "deadlines": {"prefillSeconds": 60}})
+    after = rendered(routing={"split": "Never", "onPrefillFailure": "Local", "deadlines": {"prefillSeconds": 60}})
     assert {key for key in before if before[key] != after[key]} == {("Deployment", "gateway")}
     args = container_of(after["Deployment", "gateway"])["args"]
     assert [arg for arg in args if arg not in container_of(before["Deployment", "gateway"])["args"]] == [
-        *("--on-prefill-failure=Local", "--prefill-seconds=60"),
+        *("--split=Never", "--on-prefill-failure=Local", "--prefill-seconds=60"),
     ]
 
 

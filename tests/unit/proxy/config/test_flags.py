@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from pdx_api.names import LogFormat, Policy, PrefillFailure
+from pdx_api.names import LogFormat, Policy, PrefillFailure, Split
 from pdx_api.quantities import quantity
 from pdx_api.render.gateway_flags import gateway_flags
 from pdx_api.spec.kv_transfer import Verification as SpecVerification
@@ -47,6 +47,7 @@ INTERNAL = {"deadlines": {"settle", "nearly_done", "warm_up", "health_check"}}
 Path = str
 
 TABLE: dict[Path, tuple[object, str, str, object]] = {
+    "spec.routing.split": ("Never", "choosing", "split", Split.NEVER),
     "spec.routing.prefillPolicy": ("PrefixAffinity", "choosing", "prefill_policy", Policy.PREFIX_AFFINITY),
     "spec.routing.decodePolicy": ("LeastLoad", "choosing", "decode_policy", Policy.LEAST_LOAD),
     "spec.routing.disaggregateAboveTokens": (512, "choosing", "disaggregate_above_tokens", 512),
