@@ -19,7 +19,7 @@ from pdx_cli import usage
 from pdx_cli.checks.catalogue import CHECKS
 from pdx_cli.checks.findings import Finding, Severity, examine, is_healthy
 from pdx_cli.errors import CommandError, InputError
-from pdx_cli.inputs import formats, target
+from pdx_cli.inputs import formats, target, times
 from pdx_cli.inputs.target import InCluster, Local
 from pdx_cli.sources import local
 from pdx_cli.sources.access import access_to
@@ -34,6 +34,7 @@ examples:
   pdx doctor qwen -n llm --context prod
   pdx doctor                         what `pdx up` runs here
   pdx doctor --admin http://127.0.0.1:9090
+  pdx doctor qwen -n llm --slo ttft=2s,tpot=50ms
   pdx doctor qwen -n llm -o json | jq -r '.findings[].cause'
   pdx doctor qwen -n llm --output bundle
                                      write state, logs and metrics for other people to read
@@ -41,6 +42,7 @@ examples:
 It changes nothing in the deployment. docs/doctor.md lists the causes and the rights that it needs."""
 
 MARKS: Final = {
+    Severity.IMPACT: ("!", "bold red"),
     Severity.WRONG: ("✗", "bold red"),
     Severity.WAIT: ("…", "yellow"),
     Severity.FOLLOWS: ("→", "yellow"),
@@ -51,6 +53,7 @@ MARKS: Final = {
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `pdx doctor`."""
     target.add_arguments(parser)
+    times.add_objectives(parser)
     formats.add_arguments(parser, "text", "json", "yaml")
     parser.add_argument(
         "--output",
@@ -67,6 +70,8 @@ def run(args: argparse.Namespace) -> int:
     if args.output is not None and usage.is_taken(args.output):
         raise InputError(f"--output {args.output} exists already; name a new or empty directory.")
     observation = asyncio.run(inspect(target.target_of(args), complete=args.output is not None))
+    if args.slo is not None:
+        observation = dataclasses.replace(observation, objectives=args.slo)
     findings = examine(observation, CHECKS)
     if args.format == "text":
         _print(Console(highlight=False, soft_wrap=True), observation, findings)
@@ -123,6 +128,9 @@ def _print(console: Console, observation: Observation, findings: Sequence[Findin
 
 def _verdict(findings: Sequence[Finding]) -> str:
     wrong = sum(finding.severity is Severity.WRONG for finding in findings)
+    if any(finding.severity is Severity.IMPACT for finding in findings):
+        more = f"; {_count(wrong, 'cause')} below" if wrong else ""
+        return f"clients suffer{more}."
     if wrong:
         return "1 thing is wrong." if wrong == 1 else f"{wrong} things are wrong."
     if is_healthy(findings):

@@ -19,8 +19,9 @@ from pdx_cli.display.layout import Page, Sort, Title, page, problems
 from pdx_cli.display.lines import Line
 from pdx_cli.display.terminal import Terminal, encodable, is_coloured, is_interactive, size
 from pdx_cli.errors import CommandError
-from pdx_cli.inputs import formats, target
+from pdx_cli.inputs import formats, target, times
 from pdx_cli.inputs.target import InCluster, Local
+from pdx_cli.inputs.times import Objectives
 from pdx_cli.sources.figures import Figures, Sample, figures
 from pdx_cli.sources.sampling import Sampler, sampler_of
 
@@ -46,6 +47,7 @@ _STARTING: Final = "`pdx up` is starting; its gateway does not answer yet."
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `pdx top`."""
     target.add_arguments(parser)
+    times.add_objectives(parser)
     parser.add_argument("--once", action="store_true", help="print the values of one interval and end")
     parser.add_argument(
         "--interval",
@@ -82,7 +84,7 @@ def run(args: argparse.Namespace) -> int:
 
 async def _print_updates(chosen: Local | InCluster, args: argparse.Namespace) -> None:
     async with sampler_of(chosen, time.monotonic) as sampler:
-        async for shown in _updates(sampler, chosen, args.interval, once=args.once):
+        async for shown in _updates(sampler, chosen, args.interval, once=args.once, slo=args.slo):
             if args.format == "text":
                 _print_page(page(_title(sampler, args), shown, _width(), Sort(args.sort)))
             else:
@@ -111,7 +113,7 @@ def _width() -> int:
 
 
 async def _updates(
-    sampler: Sampler, chosen: Local | InCluster, interval: float, *, once: bool
+    sampler: Sampler, chosen: Local | InCluster, interval: float, *, once: bool, slo: Objectives | None
 ) -> AsyncIterator[Figures]:
     """Yield the figures of each interval. A gateway that starts is awaited; a later failure is reported and retried."""
     before = await _first_sample(sampler, chosen, interval)
@@ -125,7 +127,7 @@ async def _updates(
                 raise failure from error
             print(f"pdx: {failure} Retrying.", file=sys.stderr, flush=True)
             continue
-        yield figures(before, now, sampler.names)
+        yield figures(before, now, sampler.names, slo or Objectives())
         before = now
 
 
@@ -246,7 +248,7 @@ class LiveScreen:
         while True:
             try:
                 now = await sampler.sample()
-                self._events.put_nowait(figures(before, now, sampler.names))
+                self._events.put_nowait(figures(before, now, sampler.names, self._args.slo or Objectives()))
                 before = now
             except CommandError as error:
                 starting = before is None and _is_starting(chosen)

@@ -8,6 +8,7 @@ from typing import Any
 from pdx_api.names import Mode, Role
 from pdx_api.spec.types import PDDeployment
 from pdx_api.vllm_metrics import PromptTokens
+from pdx_cli.inputs.times import Objectives
 from pdx_operator.observed.workloads import ObservedGateway, ObservedPool, PodView
 
 Body = Mapping[str, Any]
@@ -152,6 +153,8 @@ class Observation:
     gateways: tuple[Gateway, ...] = ()
     engines: tuple[Engine, ...] = ()
     dead: tuple[EndedProcess, ...] = ()
+    objectives: Objectives = field(default_factory=Objectives)
+    """What the user states on the command line."""
     starting: Starting | None = None
     """None: nothing starts on this machine."""
     unseen: tuple[str, ...] = ()
