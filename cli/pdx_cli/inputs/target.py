@@ -116,7 +116,7 @@ def _name(text: str) -> str:
     usage.text("name a PDDeployment, or leave NAME out")(text)
     if text.endswith((".yaml", ".yml", ".json")):
         raise argparse.ArgumentTypeError(f"{text} is a file; write the name of the PDDeployment in it")
-    return text
+    return re.sub(r"^(pdd|pddeployments?(\.pdx\.dev)?)/(?=.)", "", text)
 
 
 def target_of(args: argparse.Namespace) -> Local | InCluster:
