@@ -51,13 +51,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Inspect, print the findings, and return 1 if something is wrong."""
+    if args.bundle is not None and usage.is_taken(args.bundle):
+        raise InputError(f"--bundle {args.bundle} exists already; name a new or empty directory.")
+    chosen = target.target_of(args)
+    # A refused target needs none of these.
     from pdx_cli.checks.catalogue import CHECKS
     from pdx_cli.checks.findings import examine, is_healthy
     from pdx_cli.support.report import as_json, print_report
 
-    if args.bundle is not None and usage.is_taken(args.bundle):
-        raise InputError(f"--bundle {args.bundle} exists already; name a new or empty directory.")
-    observation = asyncio.run(inspect(target.target_of(args), complete=args.bundle is not None))
+    observation = asyncio.run(inspect(chosen, complete=args.bundle is not None))
     if args.slo is not None:
         observation = dataclasses.replace(observation, objectives=args.slo)
     findings = examine(observation, CHECKS)

@@ -42,6 +42,7 @@ def imported(*argv: str) -> set[str]:
         ("nonsense",),
         ("doctor", "--help"),
         ("doctor", "--nonsense"),
+        ("doctor", "x", "--kubeconfig", "/nonexistent"),
         ("top", "--help"),
     ],
 )
