@@ -5,8 +5,15 @@ from typing import Final
 
 from pdx_api.names import Mode, Role
 from pdx_cli.checks.findings import Finding, Severity, listed, log_of, wrong
-from pdx_cli.inputs.times import Objectives
-from pdx_cli.sources.experience import LEAST_FAILURES, Limit, experience_of, gateway_objectives, limits_of, spoken
+from pdx_cli.sources.experience import (
+    LEAST_FAILURES,
+    Limit,
+    experience_of,
+    gateway_objectives,
+    limits_of,
+    spec_objectives,
+    spoken,
+)
 from pdx_cli.sources.figures import WARM
 from pdx_cli.sources.observation import Body, Observation
 
@@ -218,12 +225,6 @@ def _serving(observation: Observation, *roles: Role) -> list[Body]:
 
 def _limits(observation: Observation, states: list[Body]) -> Mapping[str, Limit]:
     slo = observation.deployment.spec.slo if observation.deployment else None
-    spec = Objectives()
-    if slo is not None:
-        spec = Objectives(_seconds(slo.ttft_milliseconds), _seconds(slo.tpot_milliseconds), "spec.slo")
+    spec = spec_objectives(slo.ttft_milliseconds, slo.tpot_milliseconds) if slo else spec_objectives(None, None)
     stated = (observation.objectives, spec, gateway_objectives(states))
     return limits_of(stated, experience_of(states).normal)
-
-
-def _seconds(milliseconds: int | None) -> float | None:
-    return None if milliseconds is None else milliseconds / 1000

@@ -18,7 +18,7 @@ ENGINE_EXTRA: Final = (
     "cannot resolve the pins of vLLM's packages."
 )
 """What provides vLLM, torch and transformers."""
-_DEVICES: Final = {"nvidia.com/gpu": "nvidia[0-9]*", "amd.com/gpu": "dri/renderD*"}
+_DEVICES: Final = {"nvidia.com/gpu": "nvidia[0-9]*", "amd.com/gpu": "dri/render*"}
 """Extended resource -> pattern of its files in /dev."""
 LEAST_LIMIT: Final = 16
 """Engines that any machine may start: simulated ones are small."""

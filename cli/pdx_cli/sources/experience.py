@@ -143,6 +143,11 @@ def spoken(seconds: float) -> str:
     return f"{seconds:.3g} s" if seconds >= 1 else f"{1000 * seconds:.3g} ms"
 
 
+def spec_objectives(ttft: int | None, tpot: int | None) -> Objectives:
+    """Return the objectives of `spec.slo`, which is in milliseconds."""
+    return Objectives(ttft / 1000 if ttft else None, tpot / 1000 if tpot else None, "spec.slo")
+
+
 def _sum(histories: Iterable[Body], name: str) -> dict[str, int]:
     total: dict[str, int] = {}
     for history in histories:
