@@ -149,7 +149,7 @@ def assert_found(changes: dict[str, Any], cause: str, parts: list[str]) -> None:
     for part in parts:
         assert part in f"{match.sentence} {match.remedy}"
     assert not is_healthy(findings)
-    first = findings[0]
+    first = next(finding for finding in findings if finding.severity is not Severity.IMPACT)
     assert first.cause == cause or first.severity is match.severity, "a cause comes before its consequences"
     causes = {each.cause for each in findings if each.severity is Severity.WRONG}
     assert causes <= {cause, *_RELATED.get(cause, ())}, causes

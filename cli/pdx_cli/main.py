@@ -37,10 +37,11 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     ),
     "check-vllm": ("pdx_cli.commands.check_vllm", "Compare the code of a vLLM with what PDX assumes of it."),
     "completion": ("pdx_cli.commands.completion", "Print the completion of a shell: bash, zsh or fish."),
+    "version": ("pdx_cli.commands.version", "Print the version."),
 }
 """Name of a command -> its module and its help text."""
 
-PLUGIN_COMMANDS: Final = ("top", "doctor", "render")
+PLUGIN_COMMANDS: Final = ("top", "doctor", "render", "version")
 """The commands of `kubectl pdx`: those that concern a cluster."""
 
 EPILOG: Final = f"""\
@@ -110,9 +111,12 @@ def _run(args: Sequence[str], prog: str) -> int:
     def parser_of_all() -> Parser:
         return parser_of((), prog, complete=True)[0]
 
-    if args and args[0].startswith("-") and args[0] not in ("--help", "-h", "--version"):
+    if args and args[0].startswith("-") and args[0] not in ("--help", "-h", "--version", "-V"):
         check_first(args[0], args, parser_of_all)
     parser, chosen = parser_of(args, prog)
+    if not args:
+        parser.print_help()
+        return 0
     namespace = argparse.Namespace(plugin=prog != "pdx", whole_parser=parser_of_all)
     parsed, extra = parser.parse_known_args(prepared(parser, chosen, args), namespace)
     assert chosen is not None, "argparse refuses a missing command"
@@ -148,7 +152,7 @@ def parser_of(args: Sequence[str], prog: str, *, complete: bool = False) -> tupl
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument("--version", action="version", version=f"{prog} {pdx_version()}")
+    parser.add_argument("-V", "--version", action="version", version=f"{prog} {pdx_version()}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     chosen = next((arg for arg in args if not arg.startswith("-")), None)
     if plugin and chosen in COMMANDS and chosen not in PLUGIN_COMMANDS:

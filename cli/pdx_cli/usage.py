@@ -16,6 +16,16 @@ from pdx_cli.errors import ExitCode, InputError
 _TYPES: Final = {"int": "a whole number", "float": "a number", "whole_number": "a whole number"}
 """Python's name of a flag's type -> what to write."""
 
+_ELSEWHERE: Final = {
+    "apply": "run `kubectl apply -f FILE`, or `pdx up FILE` on this machine",
+    "deploy": "run `kubectl apply -f FILE`, or `pdx up FILE` on this machine",
+    "delete": "run `kubectl delete -f FILE`",
+    "get": "run `kubectl get pdd`, or `pdx status` for this machine",
+    "logs": "`pdx status` shows where the logs are; in a cluster, run `kubectl logs`",
+    "down": "press Ctrl-C in the terminal of `pdx up`, or end the process that `pdx status` shows",
+    "stop": "press Ctrl-C in the terminal of `pdx up`, or end the process that `pdx status` shows",
+}
+"""Command that other tools have -> what does the same here."""
 _NEGATIVE: Final = re.compile(r"-\.?\d")
 _REQUIRED: Final = "the following arguments are required: "
 
@@ -61,6 +71,8 @@ def _about(name: str, text: str) -> str:
         choices = [choice.strip().strip("'") for choice in found[2].split(",")]
         what = "the command" if name == "COMMAND" else name
         options = f"write one of: {', '.join(choices)}."
+        if name == "COMMAND" and found[1] in _ELSEWHERE:
+            return f"there is no command {found[1]}; {_ELSEWHERE[found[1]]}."
         return f"{what} is {found[1]!r}; {suggestion(found[1], choices) or options}"
     if text.startswith("ignored explicit argument"):
         return f"{name} takes no value."

@@ -8,9 +8,9 @@ from typing import Any, Final
 from pdx_cli import usage
 from pdx_cli.bench import options
 from pdx_cli.bench.load.connection import Server
-from pdx_cli.bench.options import duration
 from pdx_cli.errors import InputError
 from pdx_cli.inputs import target
+from pdx_cli.inputs.times import duration
 from pdx_cli.local.layout import EngineKind
 
 _DEFAULTS: Final[Mapping[str, Any]] = {

@@ -15,31 +15,12 @@ from pdx_cli.bench.load.traces import TraceError, read
 from pdx_cli.bench.load.workload import Fixed, Traced, Workload
 from pdx_cli.errors import InputError
 
-_UNITS: Final = {"": 1.0, "s": 1.0, "ms": 1e-3, "min": 60.0, "m": 60.0, "h": 3600.0}
-_DURATION: Final = re.compile(r"(-?(?:\d+(?:\.\d*)?|\.\d+))(ms|s|min|m|h|)", re.ASCII)
-_LONGEST: Final = 10_000_000
-"""Seconds."""
 _GREATEST: Final = 1_000_000
 """Of factors and rates."""
 DEFAULT_SLO: Final = Slo(1.0, 0.05)
 """If neither flags nor the object name one."""
 DEFAULT_LENGTHS: Final = (1000, 200)
 """Tokens of prompts and answers, if nothing names any."""
-
-
-def duration(text: str) -> float:
-    """Type of a flag: a time such as `30ms`, `1.5s`, `2min`, or seconds."""
-    example = "for example 30ms, 1.5s or 2min"
-    usage.text(f"write {example}")(text)
-    found = _DURATION.fullmatch(text.strip())
-    if not found:
-        raise argparse.ArgumentTypeError(f"{text} is not a time; write {example}")
-    value = float(found[1]) * _UNITS[found[2]]
-    if value <= 0:
-        raise argparse.ArgumentTypeError(f"{text} is too short; write more than 0, {example}")
-    if value >= _LONGEST:
-        raise argparse.ArgumentTypeError(f"{text} is too long; write at most {_LONGEST // 3600}h, {example}")
-    return value
 
 
 def factor(text: str) -> float:

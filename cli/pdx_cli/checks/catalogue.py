@@ -2,6 +2,14 @@
 
 from typing import Final
 
+from pdx_cli.checks.clients import (
+    failed_requests,
+    failing_engines,
+    full_queue,
+    late_answers,
+    unanswered_clients,
+    whole_requests,
+)
 from pdx_cli.checks.cluster import (
     degraded_condition,
     gateway_rights,
@@ -35,6 +43,10 @@ from pdx_cli.checks.gateways import (
 from pdx_cli.checks.transfer import failed_transfers, failed_verification, recomputed_prompts, suspended_pairs
 
 CHECKS: Final[tuple[Check, ...]] = (
+    unanswered_clients,
+    failed_requests,
+    late_answers,
+    whole_requests,
     operator_behind,
     invalid_spec,
     missing_secrets,
@@ -59,6 +71,8 @@ CHECKS: Final[tuple[Check, ...]] = (
     silent_gateways,
     gateways_without_endpoints,
     recomputed_prompts,
+    full_queue,
+    failing_engines,
     lost_handoffs,
     unsplit_requests,
     hybrid_models,

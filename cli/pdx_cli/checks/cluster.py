@@ -9,7 +9,7 @@ from pdx_api.names import ROLE_GATEWAY, ConditionType, Role, gateway_name
 from pdx_cli.checks.findings import Finding, Severity, capitalized, listed, shortened, wrong
 from pdx_cli.sources.observation import Observation
 from pdx_operator.render.spec_fields import field_of
-from pdx_operator.status.conditions import INVALID
+from pdx_operator.status.causes import INVALID
 from pdx_operator.status.diagnosis import Diagnosis, diagnose
 
 OPERATOR_DELAY: Final = timedelta(seconds=15)

@@ -16,6 +16,8 @@ MAX_QUOTE: Final = 300
 class Severity(StrEnum):
     """How serious a finding is, the most serious first."""
 
+    IMPACT = "impact"
+    """What clients notice; printed before its causes."""
     WRONG = "wrong"
     """Somebody must fix it."""
     WAIT = "wait"

@@ -6,9 +6,10 @@ from typing import Final
 
 from pdx_api.names import ENGINE_KEY_FLAG, ENGINE_PORT, Mode, Role
 from pdx_api.verification import Cause
+from pdx_cli.checks.clients import cannot_split
 from pdx_cli.checks.engines import connector_off, lacks_connector
 from pdx_cli.checks.findings import Finding, Severity, log_of, shortened, wrong
-from pdx_cli.checks.transfer import MIN_SPLIT, broken_pairs, bursts_of, open_ports, outcomes_of
+from pdx_cli.checks.transfer import MIN_SPLIT, broken_pairs, bursts_of, has_received, open_ports, outcomes_of
 from pdx_cli.sources.observation import Body, Observation
 
 _TEMPORARY: Final = r"waits for|no decode|has restarted|not been warmed"
@@ -89,7 +90,10 @@ def _unused(observation: Observation, endpoint: Body, name: str, reason: str) ->
 
 
 def _handoff_remedy(observation: Observation, endpoint: Body, reason: str) -> str:
-    """An engine that answers an error is reached, so the wiring comes before the network."""
+    """An engine that answers an error is reached, so its arguments come before the network, unless KV moved before."""
+    peer = _name_of(observation, reason.partition(": ")[0])
+    if endpoint.get("starts") and has_received(observation, peer):
+        return f"KV has moved to {peer} since it started, so both were started correctly. {open_ports(observation)}"
     if not re.search(r"status 5\d\d|answered 5\d\d", reason):
         return open_ports(observation)
     wiring = f"{endpoint.get('connector')} with order {endpoint.get('order')}"
@@ -108,6 +112,8 @@ def unsplit_requests(observation: Observation) -> Iterator[Finding]:
     """The deployment is disaggregated, but no request was split, although none was sooner at a decode engine."""
     whole = sum(outcomes_of(gateway).get("whole", 0) - bursts_of(gateway) for gateway in observation.gateways)
     split = sum(outcomes_of(gateway).get("split", 0) for gateway in observation.gateways)
+    if cannot_split(observation) or any(broken_pairs(observation)):
+        return  # that is the reason, and no comfort
     if observation.mode is Mode.DISAGGREGATED and whole >= MIN_SPLIT and not split:
         remedy = (
             "That is correct for short prompts (routing.disaggregateAboveTokens) and for requests that cannot be "

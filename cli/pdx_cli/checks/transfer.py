@@ -114,7 +114,16 @@ def failed_verification(observation: Observation) -> Iterator[Finding]:
         ((prefill, decode), seen), others = next(iter(pairs.items())), len(pairs) - 1
         more = f" (and in {others} other {'pair' if others == 1 else 'pairs'})" if others else ""
         sentence = f"Transfer probes fail: KV does not move from {prefill} to {decode}{more}: {seen}"
-        yield wrong(cause, sentence, f"Likely: {ADVICE[cause]}.")
+        likely = ADVICE[cause]
+        if cause is Cause.HANDOFF and has_received(observation, decode):
+            likely = f"KV has moved to {decode} since it started, so the network fails: {ADVICE[Cause.PORTS]}"
+        yield wrong(cause, sentence, f"Likely: {likely}.")
+
+
+def has_received(observation: Observation, decode: str) -> bool:
+    """Whether KV has moved to this decode engine since it started: then it was not started for another connector."""
+    names = {decode, *(e.get("pod") for e in observation.endpoints if e.get("name") == decode)}
+    return any(e.name in names and e.tokens is not None and e.tokens.external > 0 for e in observation.engines)
 
 
 def suspended_pairs(observation: Observation) -> Iterator[Finding]:
@@ -126,7 +135,8 @@ def suspended_pairs(observation: Observation) -> Iterator[Finding]:
     (prefill, decode), others = min(pairs), len(pairs) - 1
     more = f" (nor over {others} other {'pair' if others == 1 else 'pairs'})" if others else ""
     ends = f", so every request for {listed(sorted(whole))} is served whole, by one engine" if whole else ""
-    yield wrong(
+    yield Finding(
+        Severity.FOLLOWS,
         "SplittingSuspended",
         f"No request is split over {prefill} and {decode}{more}, because KV does not move{ends}",
         "Requests are answered, but slower. The causes are above. Splitting returns by itself when KV moves again.",

@@ -3,6 +3,7 @@
 import argparse
 import json
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any, Final
 
 import yaml
@@ -27,6 +28,7 @@ examples:
   pdx render examples/qwen.yaml --namespace llm | kubectl diff -f -
   kubectl get pdd qwen -o yaml | pdx render -
   pdx render examples/qwen.yaml -o name
+  pdx render -f deploy/              every PDDeployment in the files of a directory
 
 The gateway's image is that of the Helm chart; if you have built another, name it with --gateway-image.
 The output names Secrets (tokens, API keys) but does not contain them: create them before you apply it."""
@@ -34,7 +36,7 @@ The output names Secrets (tokens, API keys) but does not contain them: create th
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `pdx render`."""
-    document.add_arguments(parser)
+    document.add_arguments(parser, several=True)
     parser.add_argument(
         "-n",
         "--namespace",
@@ -54,9 +56,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the manifests of every PDDeployment in FILE."""
-    deployments = document.load_all(args.file, args.assignments, args.name)
-    manifests = [each for d in deployments for each in _manifests(_in_namespace(d, args.namespace), args)]
+    """Print the manifests of every PDDeployment in the files."""
+    found = [(f, each) for f in document.sources_of(args) for each in document.load_all(f, args.assignments, args.name)]
+    manifests = [each for f, d in found for each in _manifests(_in_namespace(d, args.namespace), f, args.gateway_image)]
     print(_PRINTED[args.format](manifests), end="")
     return 0
 
@@ -68,16 +70,16 @@ def _in_namespace(deployment: PDDeployment, namespace: str | None) -> PDDeployme
     return deployment.model_copy(update={"metadata": metadata})
 
 
-def _manifests(deployment: PDDeployment, args: argparse.Namespace) -> tuple[Manifest, ...]:
+def _manifests(deployment: PDDeployment, file: Path, gateway_image: str) -> tuple[Manifest, ...]:
     try:
         revision = pairing_revision(deployment.spec)
-        made = children(deployment, revision, Installation(args.gateway_image), uid=None)
+        made = children(deployment, revision, Installation(gateway_image), uid=None)
         for manifest in made:
             if is_engine(manifest):
                 check_rdma(deployment.spec, manifest)
         return made
     except OverlayError as error:
-        raise InputError(f"{args.file}: {error}.") from error
+        raise InputError(f"{file}: {error}.") from error
 
 
 def to_yaml(manifests: Iterable[Manifest]) -> str:

@@ -136,7 +136,10 @@ def _make_tokenizer(directory: Path) -> list[int]:
     )
     tokenizer.train_from_iterator(_corpus(), trainer)
     assert tokenizer.get_vocab_size() == VOCABULARY, "a token without an entry decodes to nothing"
-    tokenizer.save(str(directory / "tokenizer.json"))
+    try:
+        tokenizer.save(str(directory / "tokenizer.json"))
+    except Exception as error:  # tokenizers has no class of its own, also for a full disk
+        raise CommandError(f"{directory.parent} cannot be written: {error}.") from error
     described = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "bos_token": "<|begin|>",

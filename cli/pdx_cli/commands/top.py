@@ -11,7 +11,7 @@ import signal
 import sys
 import time
 from collections.abc import AsyncIterator
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from pdx_cli import interrupts, usage
 from pdx_cli.display import keys
@@ -19,10 +19,13 @@ from pdx_cli.display.layout import Page, Sort, Title, page, problems
 from pdx_cli.display.lines import Line
 from pdx_cli.display.terminal import Terminal, encodable, is_coloured, is_interactive, size
 from pdx_cli.errors import CommandError
-from pdx_cli.inputs import formats, target
+from pdx_cli.inputs import formats, target, times
 from pdx_cli.inputs.target import InCluster, Local
+from pdx_cli.inputs.times import Objectives
 from pdx_cli.sources.figures import Figures, Sample, figures
-from pdx_cli.sources.sampling import Sampler, sampler_of
+
+if TYPE_CHECKING:
+    from pdx_cli.sources.sampling import Sampler
 
 EPILOG: Final = f"""\
 examples:
@@ -46,6 +49,7 @@ _STARTING: Final = "`pdx up` is starting; its gateway does not answer yet."
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `pdx top`."""
     target.add_arguments(parser)
+    times.add_objectives(parser)
     parser.add_argument("--once", action="store_true", help="print the values of one interval and end")
     parser.add_argument(
         "--interval",
@@ -81,8 +85,10 @@ def run(args: argparse.Namespace) -> int:
 
 
 async def _print_updates(chosen: Local | InCluster, args: argparse.Namespace) -> None:
+    from pdx_cli.sources.sampling import sampler_of
+
     async with sampler_of(chosen, time.monotonic) as sampler:
-        async for shown in _updates(sampler, chosen, args.interval, once=args.once):
+        async for shown in _updates(sampler, chosen, args.interval, once=args.once, slo=args.slo):
             if args.format == "text":
                 _print_page(page(_title(sampler, args), shown, _width(), Sort(args.sort)))
             else:
@@ -111,7 +117,7 @@ def _width() -> int:
 
 
 async def _updates(
-    sampler: Sampler, chosen: Local | InCluster, interval: float, *, once: bool
+    sampler: "Sampler", chosen: Local | InCluster, interval: float, *, once: bool, slo: Objectives | None
 ) -> AsyncIterator[Figures]:
     """Yield the figures of each interval. A gateway that starts is awaited; a later failure is reported and retried."""
     before = await _first_sample(sampler, chosen, interval)
@@ -125,11 +131,11 @@ async def _updates(
                 raise failure from error
             print(f"pdx: {failure} Retrying.", file=sys.stderr, flush=True)
             continue
-        yield figures(before, now, sampler.names)
+        yield figures(before, now, sampler.names, slo or Objectives())
         before = now
 
 
-async def _first_sample(sampler: Sampler, chosen: Local | InCluster, interval: float) -> Sample:
+async def _first_sample(sampler: "Sampler", chosen: Local | InCluster, interval: float) -> Sample:
     reported = False
     while True:
         try:
@@ -158,7 +164,7 @@ def _is_starting(chosen: Local | InCluster) -> bool:
     return False
 
 
-def _title(sampler: Sampler, args: argparse.Namespace) -> Title:
+def _title(sampler: "Sampler", args: argparse.Namespace) -> Title:
     return Title(sampler.name, sampler.location, _clock(), args.interval)
 
 
@@ -190,6 +196,8 @@ class LiveScreen:
 
     async def watch(self, chosen: Local | InCluster) -> None:
         """Show updates until q or a signal; raises CommandError if the deployment cannot be found."""
+        from pdx_cli.sources.sampling import sampler_of
+
         self._events, self._loop = asyncio.Queue(), asyncio.get_running_loop()
         events = self._events
         with self.terminal.watched(self._on_keys, lambda: events.put_nowait("resize")):
@@ -201,7 +209,7 @@ class LiveScreen:
                     sampling.cancel()
                     await asyncio.gather(sampling, return_exceptions=True)
 
-    async def _show(self, sampler: Sampler, events: "asyncio.Queue[str | Figures | Exception]") -> None:
+    async def _show(self, sampler: "Sampler", events: "asyncio.Queue[str | Figures | Exception]") -> None:
         while not self._stopped:
             shown = self._draw()
             event = await events.get()
@@ -239,14 +247,14 @@ class LiveScreen:
         for key in keys.read_keys(data) if data else ["q"]:  # no data: the terminal is gone
             self._events.put_nowait(key)
 
-    async def _sample(self, sampler: Sampler, chosen: Local | InCluster) -> None:
+    async def _sample(self, sampler: "Sampler", chosen: Local | InCluster) -> None:
         """Put the figures of each interval into the queue, or why there are none."""
         assert self._events is not None, "sampling starts after the queue exists"
         before: Sample | None = None
         while True:
             try:
                 now = await sampler.sample()
-                self._events.put_nowait(figures(before, now, sampler.names))
+                self._events.put_nowait(figures(before, now, sampler.names, self._args.slo or Objectives()))
                 before = now
             except CommandError as error:
                 starting = before is None and _is_starting(chosen)
@@ -258,7 +266,7 @@ class LiveScreen:
                 await asyncio.wait_for(self._refresh.wait(), self._args.interval)
 
 
-def as_json(sampler: Sampler, shown: Figures) -> dict[str, Any]:
+def as_json(sampler: "Sampler", shown: Figures) -> dict[str, Any]:
     """Return the figures for programs: seconds, shares from 0 to 1, null where a figure is unknown."""
     first = shown.phase("first_token")
     quantiles = first.quantiles if first else (math.nan,) * 3

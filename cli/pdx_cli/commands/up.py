@@ -17,7 +17,15 @@ from pdx_cli.inputs import document
 from pdx_cli.local import ports
 from pdx_cli.local.layout import EngineKind, lay_out
 from pdx_cli.local.processes import Processes
-from pdx_cli.local.requirements import LEAST_LIMIT, check_count, check_vllm, default_limit, missing_variables
+from pdx_cli.local.requirements import (
+    LEAST_LIMIT,
+    check_count,
+    check_vllm,
+    default_limit,
+    machine_devices,
+    missing_devices,
+    missing_variables,
+)
 from pdx_cli.local.session import Session
 from pdx_cli.runs.run_record import RunDirectory, default_root
 
@@ -91,6 +99,8 @@ def run(args: argparse.Namespace) -> int:
     kind = EngineKind(args.engine)
     check_count(deployment.spec, args.max_engines)
     if kind is EngineKind.VLLM:
+        for warning in missing_devices(deployment.spec, machine_devices()):
+            print(warning, file=sys.stderr, flush=True)
         check_vllm(deployment.spec)
     for warning in (*_key_secrets(deployment.spec), *missing_variables(deployment.spec, os.environ)):
         print(warning, file=sys.stderr, flush=True)

@@ -6,7 +6,15 @@ from enum import StrEnum
 from typing import Final
 
 from pdx_cli.display.lines import Line, Style, amount, count, duration, line, percent, shortened, wrapped
-from pdx_cli.sources.figures import QUANTILES, WARM, EndpointFigures, Figures, PairFigures, PhaseFigures
+from pdx_cli.sources.experience import spoken
+from pdx_cli.sources.figures import (
+    FIRST_TOKEN,
+    QUANTILES,
+    WARM,
+    EndpointFigures,
+    Figures,
+    PairFigures,
+)
 
 MAX_PROBLEMS: Final = 4
 """Problems above the engines; the engines' rows show the others."""
@@ -14,12 +22,11 @@ WORST_LINES: Final = 3
 """Lines of the first problem; the others have one line each."""
 WIDE: Final = 100
 """Columns from which roles are written out and the reasons have a column."""
-FIRST_TOKEN: Final = "first_token"  # noqa: S105 - the name of a phase
 LOST: Final = {
     "broken": "lost the engine during the answer",
     "idle": "got no more events during the answer",
     "expired": "exceeded the total time",
-    "unavailable": "found no engine",
+    "unavailable": "got no answer from any engine",
     "exhausted": "found the gateway at its own limits",
     "internal": "failed in the gateway",
 }
@@ -133,6 +140,10 @@ def _status(shown: Figures) -> Line:
     faults = (shown.unhealthy, shown.unverified, shown.silent, shown.recomputes, shown.ready < shown.gateways)
     if shown.ready and any(faults):
         word, style = "DEGRADED", Style.YELLOW
+    if shown.ready and (shown.is_late or shown.slow):
+        word, style = "SLOW", Style.BAD
+    if shown.ready and shown.experience.fails:
+        word, style = "FAILING", Style.BAD
     engines = amount(serving, "engine", len(shown.endpoints))
     return line((word, style), f"  {engines}, {amount(shown.ready, 'gateway', shown.gateways)} ready")
 
@@ -153,6 +164,7 @@ def problems(shown: Figures) -> Iterator[str]:
     yield from (f"gateway {each}" for each in shown.silent)
     if not shown.ready:
         yield "no gateway is ready: clients receive 503"
+    yield from _impacts(shown)
     for each in shown.unhealthy:
         if each.state != WARM:
             yield f"{each.name} is {each.state}{f': {each.reason}' if each.reason else ''}"
@@ -181,6 +193,21 @@ def problems(shown: Figures) -> Iterator[str]:
             yield f"{name}: {rate:.1f}/s"
 
 
+def _impacts(shown: Figures) -> Iterator[str]:
+    """Yield what clients notice, besides an outage."""
+    seen, limits = shown.experience, shown.limits
+    if seen.fails:
+        refused = f"; {seen.retries_refused} retries were refused" if seen.retries_refused else ""
+        yield f"{seen.share}: {seen.failures} of the {seen.ended} of {seen.period}{refused}"
+    if shown.is_late and shown.ttft is not None:
+        queue = f"; {seen.queued} requests wait in the queue" if seen.queued else ""
+        yield f"TTFT is {spoken(shown.ttft)} for half of the streams; {limits['ttft'].clause}{queue}"
+    for each in shown.slow:
+        yield f"{each.name} needs {spoken(each.load.tpot or 0.0)} for each token; {limits['tpot'].clause}"
+    if shown.cannot_split:
+        yield "no prefill engine serves: every request is served whole"
+
+
 def _problem_lines(shown: Figures, width: int) -> Iterator[Line]:
     found = list(problems(shown))
     for number, text in enumerate(found[:MAX_PROBLEMS]):
@@ -194,7 +221,7 @@ def _problem_lines(shown: Figures, width: int) -> Iterator[Line]:
 def _figures(shown: Figures, width: int) -> Iterator[Line]:
     yield from _requests(shown, width)
     decodes = [e.load for e in shown.endpoints if e.role != "prefill"]
-    yield _latency(shown.phase(FIRST_TOKEN), [load.tpot for load in decodes if load.tpot is not None], width)
+    yield _latency(shown, [load.tpot for load in decodes if load.tpot is not None], width)
     # A prompt counts on the engine that computes it; a D counts those that came through the connector again.
     sources = [e.load for e in shown.endpoints if e.role == "prefill"] or decodes
     prompt = _sum(load.prompt_rate for load in sources)
@@ -226,12 +253,16 @@ def _rate(shown: Figures, rate: float) -> str:
     return f"{rate:.1f}" if shown.seconds else "-"
 
 
-def _latency(first: PhaseFigures | None, timed: Sequence[float], width: int) -> Line:
+def _latency(shown: Figures, timed: Sequence[float], width: int) -> Line:
     """Return TTFT and TPOT; a narrow screen drops the label and the middle quantile, which the phases have too."""
+    first = shown.phase(FIRST_TOKEN)
+    late, slow = (Style.RED if each else Style.PLAIN for each in (shown.is_late, shown.slow))
     ttft = [f"p{100 * q:g} {duration(v)}" for q, v in zip(QUANTILES, first.quantiles, strict=True)] if first else ["-"]
-    tpot = (("   TPOT ", Style.DIM), duration(sum(timed) / len(timed)) if timed else "-")
-    whole = line(("Latency   ", Style.DIM), f"TTFT {'  '.join(ttft)}", *tpot)
-    return whole if len(whole.text) <= width else line(f"TTFT {'  '.join(dict.fromkeys((ttft[0], ttft[-1])))}", *tpot)
+    tpot = (("   TPOT ", Style.DIM), (duration(sum(timed) / len(timed)) if timed else "-", slow))
+    whole = line(("Latency   ", Style.DIM), (f"TTFT {'  '.join(ttft)}", late), *tpot)
+    if len(whole.text) <= width:
+        return whole
+    return line((f"TTFT {'  '.join(dict.fromkeys((ttft[0], ttft[-1])))}", late), *tpot)
 
 
 def _sum(values: Iterator[float | None] | Sequence[float | None]) -> float | None:
@@ -265,6 +296,8 @@ class _Columns:
     shown: tuple[_Column, ...]
     prefix: str
     """Of the names of all pods, which is not repeated in the rows."""
+    slow: frozenset[str] = frozenset()
+    """Engines whose TPOT exceeds its limit."""
 
     def head(self) -> Line:
         titles = [("ENGINE".ljust(self.name_width)), *(_fitted(c, c.title) for c in self.shown)]
@@ -275,6 +308,8 @@ class _Columns:
         pieces = [(f"{name} ", Style.BOLD if not each.is_healthy else Style.PLAIN)]
         for column in self.shown:
             style = _state_style(each) if column.title == "STATE" else Style.PLAIN
+            if column.title == "TPOT" and each.name in self.slow:
+                style = Style.RED
             pieces.append((f"{_fitted(column, column.text(each))} ", style))
         return Line(tuple(pieces))
 
@@ -294,7 +329,7 @@ def _columns(shown: Figures, width: int, name: str) -> _Columns:
     name_width = max(needed, min(longest, left - 1))
     if wide and (rest := left - name_width - 2) >= 12:
         columns.append(_Column("REASON", rest, lambda e: e.reason or e.silent, left=True))
-    return _Columns(name_width, tuple(columns), prefix)
+    return _Columns(name_width, tuple(columns), prefix, frozenset(each.name for each in shown.slow))
 
 
 def _fitted(column: _Column, text: str) -> str:

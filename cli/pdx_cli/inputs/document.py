@@ -43,17 +43,31 @@ _EXAMPLES: Final[dict[tuple[int | str, ...], str]] = {
 _FLAG_RULES: Final = (FLAG_IS_FREE, FLAG_IS_POSSIBLE, FLAG_IS_NO_RANK)
 
 
-def add_arguments(parser: argparse.ArgumentParser, example: Path | None = None) -> None:
-    """Add the arguments of every command that reads a PDDeployment. With an example, FILE may be left out."""
+def add_arguments(parser: argparse.ArgumentParser, example: Path | None = None, *, several: bool = False) -> None:
+    """Add the arguments of every command that reads a PDDeployment. With an example, FILE may be left out.
+
+    With `several`, files and directories may be named, also by -f, and `sources_of` returns their files.
+    """
     parser.add_argument(
         "file",
         metavar="FILE",
         type=_file_of(parser.prog),
-        nargs=None if example is None else "?",
-        default=example,
+        nargs="*" if several else None if example is None else "?",
+        default=[] if several else example,
         help="YAML file with a PDDeployment; other objects are skipped; -: stdin"
         f"{'' if example is None else '; left out: an example with one engine of each kind'}",
     )
+    if several:
+        parser.add_argument(
+            "-f",
+            "--filename",
+            metavar="FILE",
+            type=_file_of(parser.prog),
+            action="append",
+            default=[],
+            help="the same as FILE; a directory: its .yaml, .yml and .json files that contain a PDDeployment",
+        )
+        parser.set_defaults(refuse=parser.error)
     parser.add_argument(
         "--name", metavar="NAME", help="the PDDeployment of this name, or NAMESPACE/NAME, if FILE has several"
     )
@@ -83,6 +97,9 @@ def _file_of(prog: str) -> Callable[[str], Path]:
     return parse
 
 
+_SUFFIXES: Final = (".yaml", ".yml", ".json")
+
+
 @dataclass(frozen=True, slots=True)
 class _Assignment:
     """One `--set PATH=VALUE`."""
@@ -91,6 +108,23 @@ class _Assignment:
     text: str
     """As the user wrote it."""
     value: Any
+
+
+def sources_of(args: argparse.Namespace) -> list[Path]:
+    """Return the files that the arguments name, those of directories included; raises InputError."""
+    named = list(dict.fromkeys((*args.file, *args.filename)))
+    if not named:
+        args.refuse("FILE is missing; --help shows the usage")
+    return [file for each in named for file in (_files_in(each) if each.is_dir() else (each,))]
+
+
+def _files_in(directory: Path) -> list[Path]:
+    """Return the files of a directory that contain a PDDeployment, by name; raises InputError if there are none."""
+    files = sorted(each for each in directory.iterdir() if each.suffix in _SUFFIXES and each.is_file())
+    found = [each for each in files if any(_is_ours(document.body) for document in read(each))]
+    if not found:
+        raise InputError(f"{directory} has no .yaml, .yml or .json file with a {KIND}; name another directory.")
+    return found
 
 
 def load(file: Path, assignments: Sequence[str], name: str | None = None) -> PDDeployment:

@@ -4,14 +4,14 @@ import argparse
 import json
 from typing import Any
 
-import yaml
-
 
 def add_arguments(parser: argparse.ArgumentParser, *formats: str) -> None:
-    """Add `-o FORMAT`, with the first format as its default, and `--json`."""
+    """Add `-o FORMAT` with kubectl's long form, with the first format as its default, and `--json`."""
     parser.add_argument(
         "-o",
+        "--output",
         "--format",
+        dest="format",
         choices=formats,
         default=formats[0],
         help=f"format of the result: {', '.join(formats)} (default: %(default)s)",
@@ -23,6 +23,8 @@ def add_arguments(parser: argparse.ArgumentParser, *formats: str) -> None:
 def printed(value: Any, form: str) -> str:
     """Return a value of JSON's types in the format."""
     if form == "yaml":
+        import yaml
+
         plain = json.loads(json.dumps(value, default=str))
         return yaml.safe_dump(plain, sort_keys=False, width=120, allow_unicode=True)
     return json.dumps(value, indent=2, ensure_ascii=False, default=str) + "\n"

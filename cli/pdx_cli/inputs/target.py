@@ -116,7 +116,7 @@ def _name(text: str) -> str:
     usage.text("name a PDDeployment, or leave NAME out")(text)
     if text.endswith((".yaml", ".yml", ".json")):
         raise argparse.ArgumentTypeError(f"{text} is a file; write the name of the PDDeployment in it")
-    return text
+    return re.sub(r"^(pdd|pddeployments?(\.pdx\.dev)?)/(?=.)", "", text)
 
 
 def target_of(args: argparse.Namespace) -> Local | InCluster:
@@ -140,6 +140,7 @@ def target_of(args: argparse.Namespace) -> Local | InCluster:
         if here_flags or not has_kubeconfig():
             _check_ended(args.run_dir or default_root(), args.name, time.time())
             raise _no_run(runs, args.name, only_here=bool(here_flags))
+    check_kubeconfig(args.kubeconfig)
     return InCluster(args.name, args.namespace, args.kubeconfig, args.context)
 
 
@@ -190,10 +191,23 @@ def _errors(logs: Path) -> Iterator[str]:
             yield f"{log.stem}: {excerpt.line}"
 
 
-def has_kubeconfig() -> bool:
-    """Whether a cluster is configured, as kubectl looks for it."""
-    paths = os.environ.get("KUBECONFIG") or str(Path.home() / ".kube" / "config")
-    return any(Path(file).expanduser().is_file() for file in paths.split(os.pathsep) if file)
+def kubeconfig_paths(kubeconfig: str | None) -> str:
+    """Return the file, or the files that KUBECONFIG lists, as kubectl looks for them."""
+    return kubeconfig or os.environ.get("KUBECONFIG") or str(Path.home() / ".kube" / "config")
+
+
+def has_kubeconfig(kubeconfig: str | None = None) -> bool:
+    """Whether a cluster is configured."""
+    files = kubeconfig_paths(kubeconfig).split(os.pathsep)
+    return any(Path(file).expanduser().is_file() for file in files if file)
+
+
+def check_kubeconfig(kubeconfig: str | None) -> None:
+    """Refuse a path without a file, before the library is imported, which would print a line for it."""
+    if not has_kubeconfig(kubeconfig):
+        paths = kubeconfig_paths(kubeconfig)
+        problem = "is not a file" if Path(paths).expanduser().exists() else "does not exist"
+        raise InputError(f"No cluster is configured: {paths!r} {problem}; name a file with --kubeconfig.")
 
 
 def local_of(runs: Sequence[Run], name: str | None) -> Local | None:

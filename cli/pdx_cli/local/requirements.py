@@ -18,6 +18,8 @@ ENGINE_EXTRA: Final = (
     "cannot resolve the pins of vLLM's packages."
 )
 """What provides vLLM, torch and transformers."""
+_DEVICES: Final = {"nvidia.com/gpu": "nvidia[0-9]*", "amd.com/gpu": "dri/render*"}
+"""Extended resource -> pattern of its files in /dev."""
 LEAST_LIMIT: Final = 16
 """Engines that any machine may start: simulated ones are small."""
 
@@ -38,6 +40,26 @@ def check_count(spec: Spec, limit: int) -> None:
             f"This deployment has {count} engines, and `pdx up` starts at most {limit} on this machine; lower "
             f"{' and '.join(f'spec.{role}.replicas' for role in spec.pools())}, or raise --max-engines."
         )
+
+
+def machine_devices() -> dict[str, int]:
+    """Return how many devices this machine has, by the name of their resource in a cluster."""
+    return {name: len(list(Path("/dev").glob(pattern))) for name, pattern in _DEVICES.items()}
+
+
+def missing_devices(spec: Spec, devices: Mapping[str, int]) -> list[str]:
+    """Return a sentence for each resource of which the engines request more than the machine's `devices`."""
+    requested: dict[str, int] = {}
+    for pool in spec.pools().values():
+        for name in _DEVICES:
+            number = pool.resources.limits.get(name, pool.resources.requests.get(name, 0))
+            requested[name] = requested.get(name, 0) + int(number) * pool.initial_replicas
+    return [
+        f"The engines request {number} {name}, and this machine has {devices.get(name) or 'none'}: they will probably "
+        "fail while they load. Use --engine sim, or examples/tiny-cpu.yaml, or lower the replicas."
+        for name, number in requested.items()
+        if number > devices.get(name, 0)
+    ]
 
 
 def missing_variables(spec: Spec, environment: Mapping[str, str]) -> list[str]:

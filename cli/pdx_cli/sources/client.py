@@ -131,6 +131,14 @@ def unreadable_gateway(admin: str, error: AnswerError) -> CommandError:
     return CommandError(f"The gateway cannot be queried: {error}{start}.", code=2)
 
 
+def is_down(error: AnswerError) -> bool:
+    """Whether nothing listens at the address, or what listens there does not answer in time."""
+    cause = error.__cause__
+    return isinstance(cause, TimeoutError) or (
+        isinstance(cause, aiohttp.ClientConnectorError) and isinstance(cause.os_error, ConnectionRefusedError)
+    )
+
+
 def reason(error: BaseException) -> str:
     """Return why a request failed, without the client library's details."""
     if isinstance(error, aiohttp.InvalidURL):

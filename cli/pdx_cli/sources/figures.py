@@ -8,12 +8,15 @@ from typing import Any, Final
 
 from pdx_api.names import Mode, Role
 from pdx_api.vllm_metrics import EngineMetrics
+from pdx_cli.inputs.times import Objectives
 from pdx_cli.sources.engine_load import LoadFigures, compared
+from pdx_cli.sources.experience import Experience, Limit, experience_of, gateway_objectives, limits_of
 from pdx_cli.sources.histograms import Buckets, quantile
 from pdx_cli.sources.observation import Body
 
 QUANTILES: Final = (0.5, 0.9, 0.99)
 WARM: Final = "Warm"
+FIRST_TOKEN: Final = "first_token"  # noqa: S105 - the name of a phase
 STALE_ROUNDS: Final = 2
 _SUSPENDED: Final = "suspended"
 """The reason of `pdx_not_split_total` for requests that are served whole because KV does not move."""
@@ -24,6 +27,8 @@ NO_PAIR: Final = "there is no pair"
 _STATES: Final = ("Warm", "Warming", "Suspect", "Cold", "NotReady", "Leaving")
 
 _NO_LOAD: Final = LoadFigures()
+_NO_OBJECTIVES: Final = Objectives()
+_NO_EXPERIENCE: Final = Experience()
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +143,37 @@ class Figures:
     pairs: tuple[PairFigures, ...]
     kv: str
     """What the gateways conclude from their transfer probes, unless it is that KV moves; empty if there are none."""
+    experience: Experience = _NO_EXPERIENCE
+    """What clients received in the last minutes."""
+    limits: Mapping[str, Limit] = field(default_factory=dict)
+    """The longest TTFT and TPOT (`ttft`, `tpot`) that are fine."""
+
+    @property
+    def ttft(self) -> float | None:
+        """Median time to first token between the samples, or else of the last minutes."""
+        first = self.phase(FIRST_TOKEN)
+        return first.quantiles[0] if first and not math.isnan(first.quantiles[0]) else self.experience.ttft
+
+    @property
+    def is_late(self) -> bool:
+        """Whether first tokens come later than their limit."""
+        return self.is_beyond("ttft", self.ttft)
+
+    def is_beyond(self, name: str, seconds: float | None) -> bool:
+        """Whether a time is longer than the limit of that name."""
+        limit = self.limits.get(name)
+        return limit is not None and seconds is not None and seconds > limit.seconds
+
+    @property
+    def slow(self) -> tuple[EndpointFigures, ...]:
+        """The engines whose tokens come more slowly than their limit."""
+        return tuple(e for e in self.endpoints if e.role != Role.PREFILL and self.is_beyond("tpot", e.load.tpot))
+
+    @property
+    def cannot_split(self) -> bool:
+        """Whether no prefill engine serves, although requests are split here."""
+        serving = {each.role for each in self.endpoints if each.is_healthy}
+        return self.mode == Mode.DISAGGREGATED and Role.DECODE in serving and Role.PREFILL not in serving
 
     @property
     def recomputes(self) -> bool:
@@ -161,10 +197,15 @@ class Figures:
         return next((phase for phase in self.phases if phase.name == name), None)
 
 
-def figures(before: Sample | None, now: Sample, names: Mapping[str, str] = MappingProxyType({})) -> Figures:
+def figures(
+    before: Sample | None,
+    now: Sample,
+    names: Mapping[str, str] = MappingProxyType({}),
+    stated: Objectives = _NO_OBJECTIVES,
+) -> Figures:
     """Compare two samples; without the first, there are totals and no rates.
 
-    `names` maps the gateway's name of an endpoint to the name to show, where they differ.
+    `names` maps the gateway's name of an endpoint to the name to show, where they differ. `stated`: by the user.
     """
     states = [reading.state for reading in now.readings]
     seconds = now.at - before.at if before else 0.0
@@ -178,6 +219,7 @@ def figures(before: Sample | None, now: Sample, names: Mapping[str, str] = Mappi
     )
     down = {each.name for each in endpoints if not each.is_healthy}
     pairs = tuple(replace(p, is_down=bool({p.prefill, p.decode} & down)) for p in pairs)
+    experience = experience_of(states)
     wirings = {f"{e.get('connector')} {e.get('order')}" for s in states for e in s["endpoints"] if e.get("connector")}
     return Figures(
         mode=next((str(state["mode"]) for state in states if state.get("mode")), "no engines"),
@@ -194,6 +236,8 @@ def figures(before: Sample | None, now: Sample, names: Mapping[str, str] = Mappi
         endpoints=endpoints,
         pairs=pairs,
         kv=_summary(now.readings),
+        experience=experience,
+        limits=limits_of((stated, gateway_objectives(states)), experience.normal),
     )
 
 
@@ -226,7 +270,10 @@ def _bursts(state: Body) -> dict[str, int]:
 
 def _problems(state: Body) -> dict[str, int]:
     kinds = (("retries", "retried"), ("sheds", "shed"), ("ejections", "ejected"), ("settlements", "settled"))
-    return {f"{label}: {why}": n for kind, label in kinds for why, n in (state.get(kind) or {}).items()}
+    found = {f"{label}: {why}": n for kind, label in kinds for why, n in (state.get(kind) or {}).items()}
+    if kept := found.pop("ejected: overridden", 0):
+        found["kept, though it fails"] = kept  # half of the role is ejected, or it is the last engine
+    return found
 
 
 def _phases(before: Sample | None, now: Sample, seconds: float) -> tuple[PhaseFigures, ...]:

@@ -4,8 +4,6 @@ import math
 from collections.abc import Mapping
 from typing import Final
 
-from prometheus_client.parser import text_string_to_metric_families
-
 PHASES: Final = "pdx_phase_seconds_bucket"
 Buckets = Mapping[float, float]
 """Upper bound in seconds -> number of requests that took at most that long."""
@@ -13,6 +11,8 @@ Buckets = Mapping[float, float]
 
 def read_phases(page: str) -> dict[str, dict[float, float]]:
     """Return the histograms of phases from a gateway's /metrics."""
+    from prometheus_client.parser import text_string_to_metric_families
+
     phases: dict[str, dict[float, float]] = {}
     for family in text_string_to_metric_families(page):
         for sample in family.samples:

@@ -2,7 +2,6 @@
 
 import ast
 import logging
-import os
 import re
 import shutil
 from collections.abc import Iterator, Mapping
@@ -16,6 +15,7 @@ from kubernetes.aio import client, config
 from kubernetes.aio.config.kube_config import KubeConfigMerger
 
 from pdx_cli.errors import InputError
+from pdx_cli.inputs.target import check_kubeconfig, kubeconfig_paths
 
 _UNUSABLE: Final = (
     config.ConfigException, yaml.YAMLError, OSError, TypeError, ValueError, AttributeError, KeyError
@@ -55,8 +55,8 @@ class Context:
 
 async def load(kubeconfig: str | None, name: str | None) -> tuple[client.Configuration, Context]:
     """Read the context of that name, or the current one, as kubectl does; raises InputError."""
-    _check_exists(kubeconfig)
-    paths = _paths(kubeconfig)
+    check_kubeconfig(kubeconfig)
+    paths = kubeconfig_paths(kubeconfig)
     chosen = _context(paths, name)
     settings = client.Configuration()
     try:
@@ -70,19 +70,6 @@ async def load(kubeconfig: str | None, name: str | None) -> tuple[client.Configu
     if errors and not settings.api_key.get("BearerToken"):
         raise InputError(_plugin_error(chosen, errors[0]))
     return settings, chosen
-
-
-def _paths(kubeconfig: str | None) -> str:
-    """Return the file, or the files that KUBECONFIG lists."""
-    return kubeconfig or os.environ.get("KUBECONFIG") or str(Path.home() / ".kube" / "config")
-
-
-def _check_exists(kubeconfig: str | None) -> None:
-    """Refuse a path without a file; the library would print a line for it."""
-    paths = _paths(kubeconfig)
-    if not any(Path(file).expanduser().is_file() for file in paths.split(os.pathsep) if file):
-        problem = "is not a file" if Path(paths).expanduser().exists() else "does not exist"
-        raise InputError(f"No cluster is configured: {paths!r} {problem}; name a file with --kubeconfig.")
 
 
 def _context(paths: str, name: str | None) -> Context:

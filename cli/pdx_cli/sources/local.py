@@ -16,7 +16,7 @@ from pdx_cli.runs import reaper
 from pdx_cli.runs.logs import tail
 from pdx_cli.runs.run_record import Process, Run
 from pdx_cli.sources.answers import model_of, names_of, parsed, version_of
-from pdx_cli.sources.client import AnswerError, Client, unreadable_gateway
+from pdx_cli.sources.client import AnswerError, Client, is_down, unreadable_gateway
 from pdx_cli.sources.observation import Body, EndedProcess, Engine, Gateway, Observation, Starting
 
 LOG_LINES: Final = 400
@@ -27,12 +27,12 @@ _QUERY_SECONDS: Final = 3.0
 
 
 async def observe(local: Local, client: Client, now: Callable[[], datetime]) -> Observation:
-    """Read everything; raises CommandError with code 2 if a gateway without a run record does not answer."""
+    """Read everything; raises CommandError with code 2 if `local` names no run, and something else than a gateway."""
     state, problem = None, ""
     try:
         state = await client.state(local.admin, seconds=_QUERY_SECONDS)
     except AnswerError as error:
-        if local.run is None:
+        if local.run is None and not is_down(error):
             raise unreadable_gateway(local.admin, error) from error
         problem = str(error)
     processes = {process.url.rstrip("/"): process for process in local.run.processes} if local.run else {}

@@ -3,12 +3,15 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pdx_api.names import Mode, Role
-from pdx_api.spec.types import PDDeployment
 from pdx_api.vllm_metrics import PromptTokens
+from pdx_cli.inputs.times import Objectives
 from pdx_operator.observed.workloads import ObservedGateway, ObservedPool, PodView
+
+if TYPE_CHECKING:
+    from pdx_api.spec.types import PDDeployment
 
 Body = Mapping[str, Any]
 """An object of the Kubernetes API, or a gateway's answer, as plain mappings and lists."""
@@ -136,7 +139,7 @@ class Observation:
     mode: Mode | None = None
     body: Body = field(default_factory=dict)
     """The PDDeployment; empty outside a cluster."""
-    deployment: PDDeployment | None = None
+    deployment: "PDDeployment | None" = None
     """The parsed body; None if its spec is invalid."""
     operator: Operator = field(default_factory=Operator)
     pools: tuple[ObservedPool, ...] = ()
@@ -152,6 +155,8 @@ class Observation:
     gateways: tuple[Gateway, ...] = ()
     engines: tuple[Engine, ...] = ()
     dead: tuple[EndedProcess, ...] = ()
+    objectives: Objectives = field(default_factory=Objectives)
+    """What the user states on the command line."""
     starting: Starting | None = None
     """None: nothing starts on this machine."""
     unseen: tuple[str, ...] = ()

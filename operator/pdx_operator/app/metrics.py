@@ -12,7 +12,8 @@ from pdx_api.names import ConditionType
 from pdx_api.version import pdx_version
 from pdx_operator.app.object_summary import UNKNOWN, ObjectSummary
 from pdx_operator.plan.rollout import Phase
-from pdx_operator.status.conditions import INVALID, PAUSED
+from pdx_operator.status.causes import INVALID
+from pdx_operator.status.conditions import PAUSED
 
 _SECONDS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 _RESULTS: Final = ("ok", "failed", "fault")

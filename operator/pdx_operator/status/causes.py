@@ -4,6 +4,8 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
+INVALID: Final = "InvalidSpec"
+"""Reason of conditions while the spec is invalid."""
 _RANKS: Final = (
     *("listed", "image", "config", "volume", "memory", "start", "crash", "stuck", "refused", "place", "node"),
     "wait",

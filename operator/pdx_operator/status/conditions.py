@@ -17,12 +17,12 @@ from pdx_operator.observed.workloads import ObservedGateway, ObservedPool
 from pdx_operator.plan.rollout import Phase
 from pdx_operator.render.http_route import gateway_url
 from pdx_operator.render.spec_fields import field_of
+from pdx_operator.status.causes import INVALID
 from pdx_operator.status.diagnosis import CANNOT_END
 from pdx_operator.status.facts import Facts
 from pdx_operator.status.notice import without_notice
 
 CRD_TOO_OLD: Final = "CRDTooOld"
-INVALID: Final = "InvalidSpec"
 SERVING: Final = "Serving"
 AS_SPECIFIED: Final = "AsSpecified"
 PAUSED: Final = "Paused"

@@ -114,6 +114,12 @@ def describe(settings: Settings, snapshot: Snapshot, report: dict[str, Any], ser
         "sheds": report["sheds"],
         "quarantined": report["quarantined"],
         "arrivals": report.get("arrivals", {}),
+        "history": report.get("history", {}),
+        "objectives": {
+            "ttftSeconds": settings.slo.ttft_milliseconds / 1000,
+            "tpotSeconds": settings.slo.tpot_milliseconds / 1000,
+            "queueSeconds": settings.limits.queue_seconds,
+        },
     }
 
 

@@ -21,6 +21,7 @@ from pdx_proxy.engines.upstreams import create_engines
 from pdx_proxy.health.endpoint_manager import EndpointManager
 from pdx_proxy.health.engine_loads import EngineLoads
 from pdx_proxy.health.engine_scraper import EngineScraper
+from pdx_proxy.health.history import History
 from pdx_proxy.health.idle_checks import IdleChecks
 from pdx_proxy.health.progress import StallDetector, has_work
 from pdx_proxy.health.push_queues import PushQueues
@@ -57,6 +58,7 @@ class Control:
         self.endpoint_manager = EndpointManager(self._engines, self.registry, self._publish)
         self.loads = EngineLoads()
         self.transfer_share = TransferShare()
+        self.history = History(self._engines.clock())
         self._idle_checks = IdleChecks(self._engines.clock, self._legs, self.endpoint_manager.on_event)
         self._stalls = StallDetector(settings.health.stalled_seconds)
         self._queues = PushQueues(self._engines.deadlines.handoff)
@@ -171,9 +173,13 @@ class Control:
         arrivals: dict[str, Any] = {}
         with self._guard.step("The report of the share of transfers"):
             arrivals = self.transfer_share.as_json()
+        history: dict[str, Any] = {}
+        with self._guard.step("The report of the history"):
+            history = self.history.as_json(self._engines.clock(), report)
         own = {"ejections": dict(self.registry.ejections), "verification": self.prober.report()}
         own |= {"split": self._settings.choosing.split, "slo": self._settings.slo.seconds()}
-        return {**report, **own, "legLimits": self._leg_limits, "arrivals": arrivals}
+        own |= {"legLimits": self._leg_limits, "arrivals": arrivals, "history": history}
+        return {**report, **own}
 
     def _limits_of(self, report: Mapping[str, Any]) -> dict[str, float]:
         """Return the limits of legs at the moment of a report of the workers."""
@@ -212,8 +218,11 @@ class Control:
         with self._guard.step("The check of silent engines"):
             await self._idle_checks.update(scraped)
         if scraped.is_sample:
+            report = await self._worker_report()
             with self._guard.step("The use of the share of transfers"):
-                self.transfer_share.update(scraped, (await self._worker_report())["outcomes"][Outcome.SPLIT])
+                self.transfer_share.update(scraped, report["outcomes"][Outcome.SPLIT])
+            with self._guard.step("The history"):
+                self.history.update(scraped.at, report, scraped.latest)
 
     async def _has_work(self, endpoint: Endpoint) -> bool:
         """Whether work explains that this engine does not answer. A report that is no longer used explains nothing."""

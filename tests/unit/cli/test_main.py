@@ -54,7 +54,7 @@ def test_tiny_model_keeps_existing_files(tmp_path: Path, capsys: pytest.CaptureF
     assert "exists already" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("command", [["tiny-model"], ["doctor", "--output"]])
+@pytest.mark.parametrize("command", [["tiny-model"], ["doctor", "--bundle"]])
 @pytest.mark.parametrize(
     ("directory", "reason"),
     [("x" * 300, "File name too long"), ("file/new", "file is not a directory"), ("locked", "Permission denied")],

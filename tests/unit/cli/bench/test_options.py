@@ -9,11 +9,12 @@ from pdx_cli.bench.analysis.arms import Arm
 from pdx_cli.bench.analysis.steps import Slo
 from pdx_cli.bench.compare import check_count
 from pdx_cli.bench.load.workload import Fixed, Traced
-from pdx_cli.bench.options import LoadOptions, chunks, duration, factor, flags, rates, ratios, slo_of, workload
+from pdx_cli.bench.options import LoadOptions, chunks, factor, flags, rates, ratios, slo_of, workload
 from pdx_cli.bench.results.files import check_new
 from pdx_cli.bench.targets import on_this_machine
 from pdx_cli.errors import CommandError, InputError
 from pdx_cli.inputs.target import Local
+from pdx_cli.inputs.times import duration
 from pdx_cli.main import main
 from pdx_cli.runs.run_record import Run
 

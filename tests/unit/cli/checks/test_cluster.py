@@ -171,6 +171,7 @@ def test_a_rollout_that_serves_is_no_finding(reason: str, causes: list[str]) -> 
 def test_consequences_come_after_their_cause() -> None:
     findings = found(**broken_decode(**IMAGE))
     assert [(f.severity, f.cause) for f in findings] == [
+        (Severity.IMPACT, "Unavailable"),
         (Severity.WRONG, "ImagePullFailed"),
         (Severity.FOLLOWS, "DecodeNotReady"),
     ]
@@ -185,7 +186,10 @@ def test_a_recent_change_is_a_wait() -> None:
 def test_loading_engines_are_a_wait() -> None:
     loading = {"state": {"running": {"startedAt": "2026-05-04T11:58:00Z"}}, "started": False, "restartCount": 0}
     findings = found(**broken_decode(**loading))
-    assert (findings[0].severity, findings[0].cause) == (Severity.WAIT, "Loading")
+    assert [(f.severity, f.cause) for f in findings[:2]] == [
+        (Severity.IMPACT, "Unavailable"),
+        (Severity.WAIT, "Loading"),
+    ]
     assert all(f.severity is not Severity.WRONG for f in findings)
 
 

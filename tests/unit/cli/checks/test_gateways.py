@@ -71,11 +71,12 @@ def test_cause(changes: dict[str, Any], cause: str, parts: list[str]) -> None:
 
 
 def test_a_gateway_of_this_machine_has_no_name() -> None:
-    (finding,) = examine(replace(LOCAL, gateways=(Gateway("gateway", None, "connection refused"),)), CHECKS)
+    impact, finding = examine(replace(LOCAL, gateways=(Gateway("gateway", None, "connection refused"),)), CHECKS)
+    assert impact.sentence == "Clients get no answer: no gateway answers"
     assert finding.sentence == "The gateway does not answer: connection refused"
 
 
 def test_whole_requests_are_a_note() -> None:
-    findings = found(gateways=(gateway(endpoint(Role.DECODE), outcomes={"whole": 40}),))
+    findings = found(gateways=(gateway(endpoint(Role.PREFILL), endpoint(Role.DECODE), outcomes={"whole": 40}),))
     assert [(f.severity, f.cause) for f in findings] == [(Severity.NOTE, "NothingSplit")]
     assert is_healthy(findings)

@@ -51,7 +51,8 @@ def test_an_engine_that_is_down_is_one_finding() -> None:
         endpoint(Role.PREFILL, "Warming", f"{DECODE.name}: status 500"),
         endpoint(Role.DECODE, "Suspect", "cannot connect: connection refused"),
     )
-    (finding,) = here(engines=(LOCAL.engines[0], down()), gateways=(gateway(*endpoints),))
+    impact, finding = here(engines=(LOCAL.engines[0], down()), gateways=(gateway(*endpoints),))
+    assert impact.sentence == "Every request fails: no engine that can answer clients serves"
     assert finding.cause == "EngineUnhealthy"
     assert finding.remedy.splitlines() == [
         "Its log: /run/logs/decode-0.log",
@@ -84,7 +85,7 @@ def test_advice_for_this_machine_has_no_pods(reason: str, cause: str) -> None:
 def test_a_key_that_the_gateway_lacks_is_named(has_key: bool) -> None:
     failure = BadAnswer("d", "status 401: Unauthorized", Reason.STATUS, 401, b"")
     reason = explain(failure, has_key=has_key)
-    (finding,) = here(gateways=(gateway(endpoint(Role.PREFILL), endpoint(Role.DECODE, "Cold", reason)),))
+    _, finding = here(gateways=(gateway(endpoint(Role.PREFILL), endpoint(Role.DECODE, "Cold", reason)),))
     assert finding.cause == "EngineKeyRefused"
     assert ("apiKeySecretRef" in finding.remedy) is not has_key
 

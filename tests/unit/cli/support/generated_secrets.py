@@ -13,6 +13,7 @@ from random import Random
 from typing import Any, Final
 from urllib.parse import quote
 
+from pdx_api.spec.types import PDDeployment
 from pdx_cli.sources.observation import Observation
 
 Body = dict[str, Any]
@@ -255,7 +256,7 @@ def _filled(kind: Any, text: str) -> Any:
     if origin is not None and issubclass(origin, Mapping):
         return {"key": {"note": text, "list": [text]} if arguments[1] is Any else _filled(arguments[1], text)}
     if dataclasses.is_dataclass(kind) and isinstance(kind, type):
-        hints = typing.get_type_hints(kind)
+        hints = typing.get_type_hints(kind, localns={"PDDeployment": PDDeployment})
         keeps = _IDENTITIES if kind.__module__.endswith("observation") else frozenset()
         names = [field.name for field in dataclasses.fields(kind) if field.name != "deployment"]
         values = {name: "n" if name in keeps else _filled(hints[name], text) for name in names}

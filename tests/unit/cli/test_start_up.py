@@ -1,0 +1,112 @@
+"""What the command line imports, and what it accepts besides its commands: each import costs every start."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pdx_api.spec.parse import parse
+from pdx_cli.inputs.target import _name
+from pdx_cli.local.requirements import missing_devices
+from pdx_cli.main import main
+from tests.doctor_observations import BODY
+
+ROOT = Path(__file__).parents[3]
+EXAMPLES = ROOT / "examples"
+HEAVY = ("aiohttp", "kubernetes", "rich", "pydantic", "yaml", "prometheus_client")
+"""Packages of at least 30 ms each."""
+
+
+def imported(*argv: str) -> set[str]:
+    """The packages of HEAVY that a command line imports."""
+    code = (
+        "import contextlib, io, sys\n"
+        "from pdx_cli.main import main\n"
+        "with contextlib.suppress(SystemExit), contextlib.redirect_stdout(io.StringIO()):\n"
+        "    main(sys.argv[1:])\n"
+        f"print(*({set(HEAVY)} & sys.modules.keys()))\n"
+    )
+    ran = subprocess.run([sys.executable, "-c", code, *argv], capture_output=True, text=True, check=True, cwd=ROOT)
+    return set(ran.stdout.split())
+
+
+@pytest.mark.machine
+@pytest.mark.parametrize(
+    "argv",
+    [
+        (),
+        ("--help",),
+        ("-V",),
+        ("version",),
+        ("nonsense",),
+        ("doctor", "--help"),
+        ("doctor", "--nonsense"),
+        ("doctor", "x", "--kubeconfig", "/nonexistent"),
+        ("top", "--help"),
+    ],
+)
+def test_help_and_errors_import_nothing_heavy(argv: tuple[str, ...]) -> None:
+    assert imported(*argv) == set()
+
+
+@pytest.mark.machine
+@pytest.mark.parametrize(
+    ("argv", "allowed"),
+    [
+        (("doctor", "--admin", "http://127.0.0.1:1"), {"aiohttp", "rich"}),
+        (("render", "examples/qwen.yaml"), {"pydantic", "yaml"}),
+    ],
+)
+def test_a_command_imports_what_it_needs(argv: tuple[str, ...], allowed: set[str]) -> None:
+    assert imported(*argv) <= allowed
+
+
+def test_without_a_command_the_help_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 0
+    assert capsys.readouterr().out.startswith("usage: pdx ")
+
+
+def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["version"]) == 0
+    version = capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        main(["-V"])
+    assert capsys.readouterr().out == version != ""
+
+
+@pytest.mark.parametrize("text", ["qwen", "pdd/qwen", "pddeployment/qwen", "pddeployments.pdx.dev/qwen"])
+def test_a_name_may_have_its_kind(text: str) -> None:
+    assert _name(text) == "qwen"
+
+
+def test_the_files_of_a_directory_are_rendered(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("tiny-cpu.yaml", "qwen.yaml"):
+        (tmp_path / name).write_text((EXAMPLES / name).read_text())
+    (tmp_path / "values.yaml").write_text("a: 1\n")
+    (tmp_path / "notes.txt").write_text("no YAML")
+    assert main(["render", "-f", str(tmp_path), "-o", "name"]) == 0
+    both = capsys.readouterr().out
+    assert main(["render", str(tmp_path / "qwen.yaml"), "-f", str(tmp_path / "tiny-cpu.yaml"), "-o", "name"]) == 0
+    assert sorted(capsys.readouterr().out.splitlines()) == sorted(both.splitlines())
+    assert "deployment.apps/qwen-gateway" in both
+    assert "deployment.apps/tiny-gateway" in both
+
+
+def test_a_directory_without_an_object_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["render", "-f", str(tmp_path)]) == 2
+    assert "has no .yaml, .yml or .json file with a PDDeployment" in capsys.readouterr().err
+
+
+def test_output_is_kubectls_long_form(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["doctor", "qwen", "--output", "directory"])
+    assert "write one of: text, json, yaml" in capsys.readouterr().err
+
+
+def test_devices_that_the_machine_lacks_are_named() -> None:
+    spec = parse(BODY).spec
+    (sentence,) = missing_devices(spec, {"nvidia.com/gpu": 0})
+    assert sentence.startswith("The engines request 2 nvidia.com/gpu, and this machine has none: ")
+    assert "has 1:" in missing_devices(spec, {"nvidia.com/gpu": 1})[0]
+    assert missing_devices(spec, {"nvidia.com/gpu": 2}) == []
