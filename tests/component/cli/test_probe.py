@@ -24,7 +24,7 @@ from pdx_sim.core.sequence import Leg, Sequence
 from pdx_sim.faults import Faults
 from pdx_sim.settings import OnLoadFailure
 from tests.component.conftest import MakeWorld
-from tests.component.harness import World, eventually
+from tests.component.harness import World
 from tests.component.http.test_tls import Authority
 from tests.component.servers import serving
 
@@ -473,12 +473,29 @@ async def test_answers_without_details(busy: bool, make_world: MakeWorld, capsys
 
 @pytest.mark.timeout(120)
 async def test_an_interrupt_leaves_nothing(make_world: MakeWorld) -> None:
+    """D's server has not given the leg to D's engine, so its end frees nothing: the probe does."""
     world = await make_world(Order.PREFILL_FIRST, gateway=False)
-    code = await asyncio.to_thread(main, command(world))
-    assert code == 0, "D has exchanged KV with P"
-    world.d.faults.add(FaultKind.HANG_BEFORE_HEAD, leg=Leg.DECODE)
-    process = await asyncio.create_subprocess_exec(sys.executable, "-m", "pdx_cli", *command(world))
-    await eventually(lambda: world.d.counts.faults[FaultKind.HANG_BEFORE_HEAD], 60.0, "D's leg hangs")
-    process.send_signal(signal.SIGINT)
-    assert await process.wait() == -signal.SIGINT
+    assert await asyncio.to_thread(main, command(world)) == 0, "D has exchanged KV with P"
+    stuck = asyncio.Event()
+
+    async def relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await reader.readuntil(b"\r\n\r\n")
+        length = re.search(rb"content-length: (\d+)", head, re.IGNORECASE)
+        body = await reader.readexactly(int(length[1])) if length else b""
+        if b"kv_transfer_params" in body and not stuck.is_set():
+            stuck.set()
+            await reader.read()
+            return
+        there, back = await asyncio.open_connection("127.0.0.1", world.d.port)
+        back.write(head + body)
+        writer.write(await there.read())
+        back.close()
+        await writer.drain()
+
+    async with serving(relay) as port:
+        argv = ["probe", "--prefill", world.p.url, "--decode", f"http://127.0.0.1:{port}"]
+        process = await asyncio.create_subprocess_exec(sys.executable, "-m", "pdx_cli", *argv)
+        await asyncio.wait_for(stuck.wait(), 60.0)
+        process.send_signal(signal.SIGINT)
+        assert await process.wait() == -signal.SIGINT
     await check_engines(world)
