@@ -19,12 +19,14 @@ import pytest
 from pdx_api.names import Order, Role
 from tests.engines.conftest import running_pair
 from tests.engines.support import campaign
-from tests.engines.support.harness import complete, gateway, make_prompt
-from tests.engines.support.probing import check_probe, probe
+from tests.engines.support.harness import complete, eventually, gateway, make_prompt
+from tests.engines.support.probing import probe
 
 SECONDS: Final = 25.0
 """How long the side channel stays blocked."""
 RETURNS: Final = 90.0
+LEASE: Final = 40.0
+"""More than P's lease of 30 s."""
 _RULE: Final = ("OUTPUT", "-o", "lo", "-p", "tcp", "-j", "REJECT", "--reject-with", "tcp-reset", "--dport")
 
 pytestmark = [
@@ -59,6 +61,8 @@ async def test_requests_are_served_whole_until_kv_moves(
         code, found = await probe(pair.prefill, pair.decode, order, "", "--timeout", "10")
         assert (code, found["reason"]) == (1, "PortsBlocked"), found
         campaign.print_lines([f"{order}: pdx probe: {found['seen']}; {found['prefill']['held']}"], capsys)
+        assert "it may hold the blocks of this prompt until about" in found["prefill"]["held"]
+        await eventually(lambda: pair.prefill.kv_usage == pair.decode.kv_usage == 0, LEASE, "an engine holds blocks")
         ends = [pair.prefill], [pair.decode], tmp_path
         with gateway(order, *ends, verification_period_seconds=10, roles=(Role.DECODE,)) as front:
             number = 0
@@ -83,5 +87,6 @@ async def test_requests_are_served_whole_until_kv_moves(
             while not (await serve())["outcomes"]["split"]:
                 assert time.monotonic() < repaired + RETURNS
                 await asyncio.sleep(0.5)
-            await check_probe(pair.prefill, pair.decode, order)
+            code, found = await probe(pair.prefill, pair.decode, order)
+            assert (code, found["result"]) == (0, "moved"), found
             campaign.print_lines([f"{order}: split {time.monotonic() - repaired:.1f} s after the repair"], capsys)

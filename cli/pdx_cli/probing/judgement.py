@@ -56,6 +56,7 @@ def _with_params(question: Question, trial: Trial, params: dict[str, Any]) -> Tr
     if order is not None and params["transfer_mode"] != mode:
         seen = f"the prefill engine was started for order {order}, not {question.order}"
         return replace(trial, params=params, problem=Problem(Reason.OTHER_ORDER, seen))
+    trial = replace(trial, matches=order is not None)
     try:
         if isinstance(family, Push) and isinstance(family.identity, InPrefillAnswer):
             identity = family.identity.read(params)
@@ -130,8 +131,8 @@ def problem_of(question: Question, trial: Trial, prefill: EngineFacts, decode: E
     if host in _LOOPBACK:  # forwarded ports, perhaps: nothing is known about its own address
         host = announced or host
     reason = Reason(likely_cause(question.family, host, evidence))
-    if reason is Reason.HANDOFF and "transfer_mode" in trial.params and decode.has_nixl:
-        reason = Reason.PORTS  # both run the asked connector, P in the asked order
+    if reason is Reason.HANDOFF and trial.matches and decode.has_nixl:
+        reason = Reason.PORTS  # both run the asked connector
     if reason is Reason.NO_CONNECTOR:
         seen = f"{seen}: {_named(evidence.unconnected)}"
     return Problem(reason, seen)

@@ -56,6 +56,8 @@ class Trial:
     """Those of D's leg; empty in the family pool."""
     identity: Identity | None = None
     """P's identity, in families that need it."""
+    matches: bool = False
+    """P's answer shows that P runs the asked connector in the asked direction, pull or push."""
     problem: Problem | None = None
     """Why D got no leg."""
     counted: Counted | None = None

@@ -1,5 +1,6 @@
 """The wheel with the extra `cli` in an empty environment: no engine, no torch, and a simulated pair within a minute."""
 
+import asyncio
 import os
 import shutil
 import subprocess
@@ -10,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from pdx_api.names import Order
 from tests.component.cli.programs import Mark
+from tests.component.conftest import MakeWorld
 from tests.documents import ROOT
 from tests.ports import free_port
 
@@ -97,6 +100,14 @@ def test_a_simulated_pair_serves_within_a_minute(environment: Path, tmp_path: Pa
 def test_every_light_command_starts(environment: Path, tmp_path: Path, command: str) -> None:
     done = _pdx(environment, tmp_path, command, "--help")
     assert done.returncode == 0, done.stderr
+
+
+async def test_probe_needs_no_engine_of_its_own(environment: Path, tmp_path: Path, make_world: MakeWorld) -> None:
+    world = await make_world(Order.PREFILL_FIRST, gateway=False)
+    argv = ["probe", "--prefill", world.p.url, "--decode", world.d.url]
+    done = await asyncio.to_thread(_pdx, environment, tmp_path, *argv)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "moved: " in done.stdout
 
 
 def test_render_needs_no_cluster(environment: Path, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ import pytest
 from pdx_api.names import Order, Role
 from pdx_cli import interrupts
 from pdx_cli.main import main
-from pdx_cli.probing import engines, legs
+from pdx_cli.probing import engines, legs, session
 from pdx_cli.probing.causes import ADVICE, Reason
 from pdx_sim import FaultKind
 from pdx_sim.core.counters import Violation
@@ -24,7 +24,7 @@ from pdx_sim.core.sequence import Leg, Sequence
 from pdx_sim.faults import Faults
 from pdx_sim.settings import OnLoadFailure
 from tests.component.conftest import MakeWorld
-from tests.component.harness import World, eventually
+from tests.component.harness import World
 from tests.component.http.test_tls import Authority
 from tests.component.servers import serving
 
@@ -34,8 +34,9 @@ PUSHES: Final = (Order.DECODE_FIRST, Order.CONCURRENT)
 
 @pytest.fixture(autouse=True)
 def _without_signals(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The commands run in threads, which receive no signals."""
+    """The commands run in threads, which receive no signals. What cannot be freed is not awaited for long."""
     monkeypatch.setattr(interrupts, "handled", contextlib.nullcontext)
+    monkeypatch.setattr(session, "_FREE_SECONDS", 0.5)
 
 
 def command(world: World, *argv: str) -> list[str]:
@@ -122,7 +123,7 @@ async def test_blocked_ports(order: Order, policy: OnLoadFailure, make_world: Ma
     sim = {"on_load_failure": policy, "lease_seconds": 60.0}
     world = await make_world(order, sim=sim, gateway=False)
     world.d.faults.add(FaultKind.BLOCK_TRANSFER)
-    code, line, out = await probe(capsys, command(world, "--timeout", "2"))
+    code, line, out = await probe(capsys, command(world, "--timeout", "1"))
     assert code == 1, out
     assert "did not move" in line["KV"]
     assert line["KV"].endswith("(PortsBlocked)"), out
@@ -339,6 +340,49 @@ async def test_the_url_of_a_gateway(make_world: MakeWorld, capsys: Captured) -> 
     )
 
 
+async def passed_on(head: bytes, body: bytes, port: int, writer: asyncio.StreamWriter) -> None:
+    """Pass a request on to an engine, and its answer back."""
+    there, back = await asyncio.open_connection("127.0.0.1", port)
+    back.write(head + body)
+    writer.write(await there.read())
+    back.close()
+    await writer.drain()
+
+
+async def received(reader: asyncio.StreamReader) -> tuple[bytes, bytes]:
+    """The head and the body of a request."""
+    head = await reader.readuntil(b"\r\n\r\n")
+    length = re.search(rb"content-length: (\d+)", head, re.IGNORECASE)
+    return head, await reader.readexactly(int(length[1])) if length else b""
+
+
+@pytest.mark.parametrize(
+    ("page", "code"),
+    [(b"python_info 1\n", 0), (b'# router\nvllm:num_requests_running{server="http://a"} 1\n', 2)],
+    ids=["without-statistics", "router"],
+)
+async def test_metrics_that_are_not_those_of_an_engine(
+    page: bytes, code: int, make_world: MakeWorld, capsys: Captured
+) -> None:
+    """An engine may have disabled its statistics (--disable-log-stats). Then only its answers show what moved."""
+    world = await make_world(Order.PREFILL_FIRST, gateway=False)
+
+    async def relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head, body = await received(reader)
+        if head.startswith(b"GET /metrics "):
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(page), page))
+            await writer.drain()
+        else:
+            await passed_on(head, body, world.d.port, writer)
+
+    async with serving(relay) as port:
+        argv = ["probe", "--prefill", world.p.url, "--decode", f"http://127.0.0.1:{port}"]
+        done, line, out = await probe(capsys, argv)
+    assert done == code, out
+    assert ("it has no metrics of a vLLM engine" in line["decode"]) is (code == 2)
+    await check_engines(world)
+
+
 @pytest.mark.parametrize(
     ("answer", "clause"),
     [
@@ -473,12 +517,23 @@ async def test_answers_without_details(busy: bool, make_world: MakeWorld, capsys
 
 @pytest.mark.timeout(120)
 async def test_an_interrupt_leaves_nothing(make_world: MakeWorld) -> None:
+    """D's server has not given the leg to D's engine, so its end frees nothing: the probe does."""
     world = await make_world(Order.PREFILL_FIRST, gateway=False)
-    code = await asyncio.to_thread(main, command(world))
-    assert code == 0, "D has exchanged KV with P"
-    world.d.faults.add(FaultKind.HANG_BEFORE_HEAD, leg=Leg.DECODE)
-    process = await asyncio.create_subprocess_exec(sys.executable, "-m", "pdx_cli", *command(world))
-    await eventually(lambda: world.d.counts.faults[FaultKind.HANG_BEFORE_HEAD], 60.0, "D's leg hangs")
-    process.send_signal(signal.SIGINT)
-    assert await process.wait() == -signal.SIGINT
+    assert await asyncio.to_thread(main, command(world)) == 0, "D has exchanged KV with P"
+    stuck = asyncio.Event()
+
+    async def relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head, body = await received(reader)
+        if b"kv_transfer_params" in body and not stuck.is_set():
+            stuck.set()
+            await reader.read()
+        else:
+            await passed_on(head, body, world.d.port, writer)
+
+    async with serving(relay) as port:
+        argv = ["probe", "--prefill", world.p.url, "--decode", f"http://127.0.0.1:{port}"]
+        process = await asyncio.create_subprocess_exec(sys.executable, "-m", "pdx_cli", *argv)
+        await asyncio.wait_for(stuck.wait(), 60.0)
+        process.send_signal(signal.SIGINT)
+        assert await process.wait() == -signal.SIGINT
     await check_engines(world)

@@ -80,20 +80,19 @@ def test_prefill_announces_another_address() -> None:
 
 
 @pytest.mark.parametrize(
-    ("leg", "params", "expected"),
+    ("leg", "matches", "expected"),
     [
-        (failed(None, TimeoutError()), PARAMS, Reason.PORTS),
-        (failed(500), PARAMS, Reason.PORTS),
-        (failed(503), PARAMS, Reason.DECODE_FAILS),
-        (failed(None, ConnectionResetError()), PARAMS, Reason.DECODE_FAILS),
-        (Leg(0.1, {"choices": [{"finish_reason": "abort"}]}), PARAMS, Reason.DECODE_FAILS),
-        (failed(500), {**PARAMS, "transfer_mode": None}, Reason.PORTS),
-        (failed(500), {k: v for k, v in PARAMS.items() if k != "transfer_mode"}, Reason.HANDOFF),
+        (failed(None, TimeoutError()), True, Reason.PORTS),
+        (failed(500), True, Reason.PORTS),
+        (failed(503), True, Reason.DECODE_FAILS),
+        (failed(None, ConnectionResetError()), True, Reason.DECODE_FAILS),
+        (Leg(0.1, {"choices": [{"finish_reason": "abort"}]}), True, Reason.DECODE_FAILS),
+        (failed(500), False, Reason.HANDOFF),
     ],
-    ids=["silent", "500", "full", "lost", "abort", "500-odd", "500-of-an-unknown-mode"],
+    ids=["silent", "500", "full", "lost", "abort", "500-of-an-unknown-mode"],
 )
-def test_decode_fails(leg: Leg, params: dict[str, Any], expected: Reason) -> None:
-    assert reason(Trial("id", answered(), leg, params)) is expected
+def test_decode_fails(leg: Leg, matches: bool, expected: Reason) -> None:
+    assert reason(Trial("id", answered(), leg, PARAMS, matches=matches)) is expected
 
 
 @pytest.mark.parametrize(
@@ -119,6 +118,7 @@ def test_what_decode_shows(cached: int | None, counted: Counted | None, expected
     ("order", "answer", "expected"),
     [
         (Order.PREFILL_FIRST, answered(kv_transfer_params=PARAMS), None),
+        (Order.CONCURRENT, answered(kv_transfer_params={**PARAMS, "transfer_mode": "push"}), None),
         (Order.PREFILL_FIRST, answered(kv_transfer_params=None), Reason.NO_CONNECTOR),
         (Order.PREFILL_FIRST, answered(kv_transfer_params={**PARAMS, "transfer_mode": "push"}), Reason.OTHER_ORDER),
         (Order.CONCURRENT, answered(kv_transfer_params=PARAMS), Reason.OTHER_ORDER),
@@ -128,13 +128,14 @@ def test_what_decode_shows(cached: int | None, counted: Counted | None, expected
         (Order.PREFILL_FIRST, Leg(0.1, {}), Reason.PREFILL_FAILS),
         (Order.PREFILL_FIRST, Leg(0.1, {"choices": [{"finish_reason": "abort"}]}), Reason.PREFILL_FAILS),
     ],
-    ids=["right", "none", "push", "pull", "a-fault", "no-identity", "500", "not-vllm", "abort"],
+    ids=["right", "right-push", "none", "push", "pull", "a-fault", "no-identity", "500", "not-vllm", "abort"],
 )
 def test_what_prefill_hands_over(order: Order, answer: Leg, expected: Reason | None) -> None:
     found = handed_over(question(order), Trial("id", answer))
     assert (None if found.problem is None else found.problem.reason) is expected
     if expected is None:
-        assert found.params == PARAMS
+        assert found.params["remote_engine_id"] == "e"
+        assert found.matches
 
 
 def test_prefill_without_parameters_runs_another_connector() -> None:
