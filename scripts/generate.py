@@ -26,6 +26,7 @@ from scripts.release.chart import metadata
 from scripts.settling import settling
 from scripts.site.pages import sources
 from scripts.style import style
+from scripts.vllm_versions import contract, versions
 
 ROOT: Final = Path(__file__).parents[1]
 CHART: Final = ROOT / "charts" / "pdx"
@@ -64,11 +65,14 @@ def generated(root: Path) -> Mapping[Path, str]:
     crd = _HEAD + yaml.safe_dump(custom_resource_definition(), sort_keys=False, width=120, allow_unicode=True)
     matrix = Path("docs") / "failure-matrix.md"
     guide = Path("docs") / "style.md"
+    supported = Path("docs") / "versions.md"
     settled = Path("docs") / "settling.md"
     files = {
         CRD: crd,
         Path("docs") / "reference.md": reference(object_schema()),
         matrix: failures(_read(root / matrix) or ""),
+        supported: versions(_read(root / supported) or ""),
+        Path("docs") / "vllm-contract.md": contract(),
         settled: settling(_read(root / settled) or ""),
         RULES: rules_file(),
         guide: style(_read(root / guide) or ""),

@@ -3,7 +3,7 @@
 A page has about 60 kB, mostly buckets of histograms. An engine with data-parallel ranks has one line for each rank.
 A page is untrusted: every number that is read is finite and in a range, and the work for a page is bounded.
 The names are those of vLLM 0.32: v1/metrics/loggers.py, and for transfers over NIXL
-distributed/kv_transfer/kv_connector/v1/nixl/stats.py.
+distributed/kv_transfer/kv_connector/v1/nixl/stats.py. Mooncake has metrics since vLLM 0.33: v1/mooncake/stats.py.
 """
 
 import re
@@ -33,6 +33,10 @@ _COUNTERS: Final = (
     "external_prefix_cache_queries_total",
     "generation_tokens_total",
     "kv_cache_usage_perc",
+    "mooncake_bytes_transferred_sum",
+    "mooncake_num_failed_recvs_total",
+    "mooncake_num_failed_transfers_total",
+    "mooncake_num_kv_expired_reqs_total",
     "nixl_bytes_transferred_sum",
     "nixl_num_failed_transfers_total",
     "nixl_num_kv_expired_reqs_total",
@@ -45,11 +49,16 @@ _COUNTERS: Final = (
     "prompt_tokens_total",
     "request_success_total",
 )
-_LARGEST: Final[Mapping[str, float]] = {"kv_cache_usage_perc": 1.0, "nixl_bytes_transferred_sum": MOST_BYTES}
+_LARGEST: Final[Mapping[str, float]] = {
+    "kv_cache_usage_perc": 1.0,
+    "mooncake_bytes_transferred_sum": MOST_BYTES,
+    "nixl_bytes_transferred_sum": MOST_BYTES,
+}
 """The largest number of the metrics for which it is not `MOST`."""
 _HISTOGRAMS: Final = (
     "e2e_request_latency_seconds",
     "inter_token_latency_seconds",
+    "mooncake_xfer_time_seconds",
     "nixl_xfer_time_seconds",
     "request_prefill_time_seconds",
     "request_queue_time_seconds",
@@ -247,10 +256,14 @@ class _Page:
             first_token=self._mean("time_to_first_token_seconds"),
             between_tokens=self._mean("inter_token_latency_seconds"),
             output_token=self._mean("request_time_per_output_token_seconds", "inter_token_latency_seconds"),
-            transfer=self._mean("nixl_xfer_time_seconds"),
-            transfer_bytes=self._sum("nixl_bytes_transferred_sum"),
-            expired=self._sum("nixl_num_kv_expired_reqs_total"),
-            failed_transfers=self._sum("nixl_num_failed_transfers_total"),
+            transfer=self._mean("nixl_xfer_time_seconds", "mooncake_xfer_time_seconds"),
+            transfer_bytes=self._total("nixl_bytes_transferred_sum", "mooncake_bytes_transferred_sum"),
+            expired=self._total("nixl_num_kv_expired_reqs_total", "mooncake_num_kv_expired_reqs_total"),
+            failed_transfers=self._total(
+                "nixl_num_failed_transfers_total",
+                "mooncake_num_failed_transfers_total",
+                "mooncake_num_failed_recvs_total",
+            ),
         )
 
     def _values(self, name: str, label: str = "") -> list[float]:
@@ -269,6 +282,11 @@ class _Page:
         values = self._values(name, label)
         total = sum(values)
         return total if values and total <= _LARGEST.get(name, MOST) else None
+
+    def _total(self, *names: str) -> float | None:
+        """Add those of these metrics that the page has."""
+        found = [value for name in names if (value := self._sum(name)) is not None]
+        return total if found and (total := sum(found)) <= _LARGEST.get(names[0], MOST) else None
 
     def _mean(self, *names: str) -> Mean:
         """Read the first of these histograms that the page has."""

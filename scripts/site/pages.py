@@ -80,7 +80,9 @@ NAVIGATION: Final = (
             ),
             Section("Command line", ("reference-cli.md", "doctor.md")),
             Section("Connectors", ("connectors/README.md", "connectors/nixl.md", "connectors/[!w]*")),
-            Section("Releases", ("versions.md", "project/changelog.md", "project/security-policy.md")),
+            Section(
+                "Releases", ("versions.md", "vllm-contract.md", "project/changelog.md", "project/security-policy.md")
+            ),
         ),
     ),
     Section(

@@ -14,6 +14,7 @@ import yaml
 
 from pdx_api.connectors import CONNECTORS
 from pdx_api.rules.spec_rules import OWNED_FLAGS, REFUSED_FLAGS, SHARED_FLAGS
+from pdx_api.vllm.assumptions import assumptions
 from pdx_cli.main import parser_of
 from pdx_cli.usage import subparsers
 from scripts.alerts import rules_file
@@ -130,6 +131,8 @@ def flags() -> set[str]:
 
     pdx, _ = parser_of((), "pdx", complete=True)
     found = {*options(pdx), *OWNED_FLAGS, *REFUSED_FLAGS, *SHARED_FLAGS, *EXTERNAL_FLAGS}
+    for each in (each for each in assumptions() if each.kind == "flag"):
+        found |= {each.name, *(each.value if isinstance(each.value, list) else ())}
     for command in subparsers(pdx).values():
         found |= set(options(command))
     for folder in (*CODE, "cluster", "images", "benchmarks", "scripts", "tests"):  # their parsers, and vLLM's flags

@@ -9,6 +9,8 @@ from typing import Final
 
 Value = bool | int | float | str | list[str] | None
 """None: vLLM's code does not have it."""
+OPEN: Final = "Open:"
+"""How the effect of a difference begins that PDX does not handle yet."""
 _GROUP: Final = "## "
 
 

@@ -41,6 +41,7 @@ from pdx_cli.checks.gateways import (
     unused_endpoints,
 )
 from pdx_cli.checks.transfer import failed_transfers, failed_verification, recomputed_prompts, suspended_pairs
+from pdx_cli.checks.versions import misstated_versions, rust_frontends, unchecked_versions
 
 CHECKS: Final[tuple[Check, ...]] = (
     unanswered_clients,
@@ -61,6 +62,7 @@ CHECKS: Final[tuple[Check, ...]] = (
     ended_processes,
     missing_connector,
     unequal_pairs,
+    misstated_versions,
     unequal_adapters,
     changed_arguments,
     failed_verification,
@@ -76,4 +78,6 @@ CHECKS: Final[tuple[Check, ...]] = (
     lost_handoffs,
     unsplit_requests,
     hybrid_models,
+    unchecked_versions,
+    rust_frontends,
 )

@@ -12,6 +12,7 @@ from pdx_api.names import LABEL_DEPLOYMENT, ConditionType, Mode, Role
 from pdx_api.spec.status import Condition, GatewayStatus, RoleStatus, Status, StatusPart
 from pdx_api.spec.types import PDDeployment, Spec
 from pdx_api.verification import Finding, Verdict
+from pdx_api.vllm.versions import stated, warning
 from pdx_operator.kube.resources import Event
 from pdx_operator.observed.workloads import ObservedGateway, ObservedPool
 from pdx_operator.plan.rollout import Phase
@@ -154,7 +155,13 @@ def _ready(facts: Facts) -> _Outcome:
     if facts.plan.deployment.spec.paused:
         return _Outcome(None, PAUSED, "spec.paused is true: the operator keeps nothing as specified")
     pods = "engines and gateway pods" if facts.plan.deployment.spec.gateway.enabled else "engines"
-    return _Outcome(True, AS_SPECIFIED, f"all {pods} are ready")
+    return _Outcome(True, AS_SPECIFIED, "; ".join((f"all {pods} are ready", *_warning(facts.plan.deployment.spec))))
+
+
+def _warning(spec: Spec) -> Iterator[str]:
+    """What is uncertain about the engines' version of vLLM, if anything."""
+    if text := warning(stated(spec.engine.version, spec.engine.image)):
+        yield text.removesuffix(".")
 
 
 def _missing_gateway(gateway: ObservedGateway | None) -> _Outcome | None:

@@ -96,7 +96,7 @@ def test_a_simulated_pair_serves_within_a_minute(environment: Path, tmp_path: Pa
     assert took < START_SECONDS
 
 
-@pytest.mark.parametrize("command", ["render", "doctor", "top", "gateway", "sim", "bench"])
+@pytest.mark.parametrize("command", ["render", "doctor", "top", "gateway", "sim", "bench", "check-vllm"])
 def test_every_light_command_starts(environment: Path, tmp_path: Path, command: str) -> None:
     done = _pdx(environment, tmp_path, command, "--help")
     assert done.returncode == 0, done.stderr
@@ -108,6 +108,12 @@ async def test_probe_needs_no_engine_of_its_own(environment: Path, tmp_path: Pat
     done = await asyncio.to_thread(_pdx, environment, tmp_path, *argv)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "moved: " in done.stdout
+
+
+def test_vllm_is_checked_without_vllm(environment: Path, tmp_path: Path) -> None:
+    done = _pdx(environment, tmp_path, "check-vllm", str(ROOT / "tests" / "contracts" / "0.33.json"))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "assumptions hold." in done.stdout
 
 
 def test_render_needs_no_cluster(environment: Path, tmp_path: Path) -> None:

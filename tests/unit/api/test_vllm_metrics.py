@@ -78,6 +78,22 @@ def test_a_page_that_ends_early() -> None:
     assert read_metrics(PAGE[: PAGE.index('vllm:num_requests_running{engine="1"')].encode()) == EngineMetrics(running=3)
 
 
+def test_the_transfers_of_mooncake() -> None:
+    """The names are those of vLLM 0.33 (v1/mooncake/stats.py)."""
+    numbers = {
+        "xfer_time_seconds_sum": 0.5,
+        "xfer_time_seconds_count": 4,
+        "bytes_transferred_sum": 3e15,
+        "num_failed_transfers_total": 1,
+        "num_failed_recvs_total": 2,
+        "num_kv_expired_reqs_total": 5,
+    }
+    page = "".join(f'vllm:mooncake_{name}{{engine="0"}} {value}\n' for name, value in numbers.items())
+    found = read_metrics(page.encode())
+    assert (found.transfer, found.transfer_bytes) == (Mean(0.5, 4), 3e15)
+    assert (found.failed_transfers, found.expired) == (3, 5)
+
+
 def test_the_time_per_output_token_of_requests_wins() -> None:
     metrics = read_metrics((PAGE + PER_REQUEST).encode())
     assert (metrics.output_token, metrics.between_tokens) == (Mean(0.1, 4.0), Mean(0.5, 10.0))

@@ -57,6 +57,13 @@ def outcomes(status: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
     return {c["type"]: (c["status"], c["reason"]) for c in status["conditions"]}
 
 
+def test_an_unchecked_version_of_vllm_is_in_ready() -> None:
+    of = deployment(engine={"version": "0.34.0"})
+    (ready,) = (one for one in build(facts(*PAIR, of=of), {}, NOW)["conditions"] if one["type"] == "Ready")
+    assert (ready["status"], ready["reason"]) == ("True", "AsSpecified")
+    assert ready["message"].startswith("all engines and gateway pods are ready; vLLM 0.34 is not among the versions")
+
+
 def test_the_status_of_a_serving_object() -> None:
     status = build(facts(*PAIR), {}, NOW)
     conditions = status.pop("conditions")

@@ -1,0 +1,58 @@
+"""Checks of vLLM's versions."""
+
+from copy import deepcopy
+from typing import Any
+
+import pytest
+
+from pdx_api.names import Role
+from pdx_api.spec.parse import parse
+from pdx_cli.checks.findings import Finding, Severity
+from tests.doctor_observations import BODY, engine, found
+
+CAUSES = ("VersionMisstated", "VersionUnchecked", "VersionDiffers", "RustFrontend")
+
+
+def notes(runs: str, **spec: Any) -> list[Finding]:
+    """The findings about versions in a pair of this version."""
+    body = deepcopy(BODY)
+    body["spec"]["engine"] = spec
+    pair = tuple(engine(role, version=runs) for role in (Role.PREFILL, Role.DECODE))
+    findings = found(engines=pair, deployment=parse(body))
+    return [each for each in findings if each.cause in CAUSES]
+
+
+@pytest.mark.parametrize("version", ["0.31.0", "0.32.0"])
+def test_a_checked_version_has_no_finding(version: str) -> None:
+    assert notes(version, version=version) == []
+
+
+def test_an_unchecked_version_is_noted() -> None:
+    (note,) = notes("0.34.1", version="0.34.1")
+    assert (note.severity, note.cause) == (Severity.NOTE, "VersionUnchecked")
+    assert "qwen-decode-a-1 and qwen-prefill-a-1: vLLM 0.34 is not among the versions" in note.sentence
+
+
+def test_open_differences_are_noted() -> None:
+    found_of = [each.sentence for each in notes("0.33.0", version="0.33.0")]
+    assert any("/health of a retired rank is 200" in sentence for sentence in found_of)
+    assert len(found_of) == len(set(found_of))
+
+
+@pytest.mark.parametrize("spec", [{"version": "0.31.0"}, {}])
+def test_a_version_that_the_object_misstates(spec: dict[str, str]) -> None:
+    finding, *_ = notes("0.30.0", **spec)
+    assert (finding.severity, finding.cause) == (Severity.WRONG, "VersionMisstated")
+    assert f"states vLLM {spec.get('version', '0.32')[:4]}, the prefill engine qwen-prefill-a-1 runs 0.30.0" in (
+        finding.sentence
+    )
+
+
+def test_an_image_without_a_version_states_none() -> None:
+    assert notes("0.31.0", image="example.com/server:7.1") == []
+
+
+@pytest.mark.parametrize(("value", "causes"), [("1", ["RustFrontend"]), ("0", [])])
+def test_the_server_in_rust_is_noted(value: str, causes: list[str]) -> None:
+    variables = [{"name": "VLLM_USE_RUST_FRONTEND", "value": value}]
+    assert [each.cause for each in notes("0.32.0", env=variables)] == causes
