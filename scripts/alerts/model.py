@@ -1,7 +1,6 @@
-"""The type of an alert, and the expressions that alerts share."""
+"""The types of rules, and the expressions that they share."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
@@ -9,6 +8,8 @@ ONE: Final = "namespace, pdx_dev_deployment"
 """Labels that identify a PDDeployment."""
 WHICH: Final = "{{ $labels.namespace }}/{{ $labels.pdx_dev_deployment }}"
 """In texts: the PDDeployment."""
+DOCTOR: Final = "kubectl pdx doctor {{ $labels.pdx_dev_deployment }} -n {{ $labels.namespace }}"
+"""The command to run for an alert about a PDDeployment."""
 
 
 class Severity(StrEnum):
@@ -31,7 +32,15 @@ class Alert:
     severity: Severity
     summary: str
     description: str
-    labels: Mapping[str, str] = field(default_factory=dict)
+    command: str = DOCTOR
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A series that alerts share. Rules of one group are evaluated in order, so an alert sees the newest value."""
+
+    name: str
+    expr: str
 
 
 def rate(metric: str, window: str, *, by: str = ONE) -> str:
@@ -39,6 +48,17 @@ def rate(metric: str, window: str, *, by: str = ONE) -> str:
     return f"sum by ({by}) (rate({metric}[{window}]))"
 
 
-def mean(metric: str, window: str, *, by: str = ONE) -> str:
-    """A gauge's mean over time, summed for each PDDeployment."""
-    return f"sum by ({by}) (avg_over_time({metric}[{window}]))"
+def total(metric: str) -> str:
+    """A gauge, summed for each PDDeployment."""
+    return f"sum by ({ONE}) ({metric})"
+
+
+def objects(metric: str) -> str:
+    """The operator's series of PDDeployments, with the labels of their pods' series."""
+    named = f'label_replace({metric}, "namespace", "$1", "object", "(.*)/.*")'
+    return f'max by ({ONE}) (label_replace({named}, "pdx_dev_deployment", "$1", "object", ".*/(.*)"))'
+
+
+def unless(expr: str, *worse: Record) -> str:
+    """An expression, without the PDDeployments for which a worse state holds: an alert for that state fires."""
+    return " unless ".join((f"({expr})", *(record.name for record in worse)))

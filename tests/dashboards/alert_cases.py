@@ -1,16 +1,20 @@
 """When alerts fire and when they stay silent: series as promtool takes them, a value every 15 s."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
 _QWEN: Final = 'namespace="default",pdx_dev_deployment="qwen"'
 _P: Final = f'{_QWEN},pdx_dev_role="prefill",pod="p-0"'
 _D: Final = f'{_QWEN},pdx_dev_role="decode",pod="d-0"'
-_LEAVING_P: Final = f'{_QWEN},endpoint="prefill-1",role="prefill"'
 _OPERATOR: Final = 'namespace="pdx-system"'
 _SOURCES: Final = "vllm:prompt_tokens_by_source_total"
 _RECONCILES: Final = "pdx_operator_reconcile_seconds_count"
+_ALL: Final = 3 * 240
+"""Samples of three hours."""
+_BEFORE: Final = 2 * 240
+"""Samples of two hours: what is normal."""
+Series = Mapping[str, str]
 
 
 @dataclass(frozen=True)
@@ -20,35 +24,30 @@ class Case:
     alert: str
     situation: str
     fires: bool
-    series: Mapping[str, str]
+    series: Series
     minutes: int = 20
     """When Prometheus evaluates the rule."""
-    labels: Mapping[str, str] = field(default_factory=dict)
-    """Labels of the rule that separate it from others of its name."""
 
 
-def waiting(role: str, value: str) -> str:
-    """The series of requests that wait for capacity."""
-    return f'vllm:num_requests_waiting_by_reason{{{role},reason="{value}"}}'
+def endpoints(p: str = "2x720", d: str = "2x720", gateway: str = "1x720") -> dict[str, str]:
+    """Warm engines by role, and a gateway that answers."""
+    return {
+        f"pdx_build_info{{{_QWEN}}}": gateway,
+        f'up{{{_QWEN},pdx_dev_role="decode"}}': "1x720",
+        f'pdx_endpoints{{{_QWEN},role="prefill",state="Warm"}}': p,
+        f'pdx_endpoints{{{_QWEN},role="decode",state="Warm"}}': d,
+    }
 
 
-def engines(*, p: tuple[float, float], d: tuple[float, float], cache: float = 0.3) -> dict[str, str]:
-    """Waiting and running requests of P and of D, and D's share of KV cache in use, for two hours."""
-    values = {f"vllm:kv_cache_usage_perc{{{_D}}}": cache}
-    for labels, (queued, running) in ((_P, p), (_D, d)):
-        values[waiting(labels, "capacity")] = queued
-        values[waiting(labels, "deferred")] = 3
-        values[f"vllm:num_requests_running{{{labels}}}"] = running
-    return {name: f"{value}x480" for name, value in values.items()}
+def requests(**outcomes: str) -> dict[str, str]:
+    """Requests by how they ended."""
+    usual = {"split": "0x480", "whole": "0x480", "unavailable": "0x480", "internal": "0x480"} | outcomes
+    return {f'pdx_requests_total{{{_QWEN},outcome="{name}"}}': values for name, values in usual.items()}
 
 
-def legs(*, p: tuple[float, float], d: tuple[float, float], queued: int = 20) -> dict[str, str]:
-    """Legs of P and of D, each with the limit, and requests in the gateway's queue."""
-    values = {f"pdx_requests_queued{{{_QWEN}}}": float(queued)}
-    for role, (number, limit) in (("prefill", p), ("decode", d)):
-        endpoint = f'{_QWEN},endpoint="{role}-0",role="{role}"'
-        values |= {f"pdx_legs_in_flight{{{endpoint}}}": number, f"pdx_leg_limit{{{endpoint}}}": limit}
-    return {name: f"{value}x480" for name, value in values.items()}
+def local(**reasons: str) -> dict[str, str]:
+    """Requests that could be split, but that a decode engine prefilled."""
+    return {f'pdx_local_prefills_total{{{_QWEN},reason="{name}"}}': values for name, values in reasons.items()}
 
 
 def tokens(prefilled: int, arrived: int) -> dict[str, str]:
@@ -56,46 +55,77 @@ def tokens(prefilled: int, arrived: int) -> dict[str, str]:
     return {
         f"vllm:prompt_tokens_total{{{_P}}}": f"0+{prefilled}x480",
         f'{_SOURCES}{{{_D},source="external_kv_transfer"}}': f"0+{arrived}x480",
-        f'{_SOURCES}{{{_D},source="local_cache_hit"}}': "0x480",
         f'{_SOURCES}{{{_D},source="local_compute"}}': f"0+{max(0, prefilled - arrived)}x480",
     }
 
 
-def pinned(now: int, finished: int, expired: float = 0) -> dict[str, str]:
-    """Prefills whose KV is pinned; finished ones and ended leases every 15 s."""
+def pairs(*, verified: int = 2, broken: int = 0, unknown: int = 0) -> dict[str, str]:
+    """Pairs by verdict."""
+    found = {"verified": verified, "broken": broken, "unknown": unknown}
+    return {f'pdx_transfer_probe_pairs{{{_QWEN},verdict="{name}"}}': f"{count}x480" for name, count in found.items()}
+
+
+def split(mode: str) -> dict[str, str]:
+    """The setting `routing.split`."""
+    return {f'pdx_split{{{_QWEN},mode="{name}"}}': f"{int(name == mode)}x480" for name in ("Auto", "Never")}
+
+
+def slo(objective: str, seconds: float) -> dict[str, str]:
+    """An objective of the spec."""
+    return {f'pdx_slo_seconds{{{_QWEN},objective="{objective}"}}': f"{seconds}x{_ALL}"}
+
+
+def steps(usual: float, now: float) -> str:
+    """A counter that grows in one way for two hours, and then in another one."""
+    return f"0+{usual}x{_BEFORE} {usual * _BEFORE + now}+{now}x{_ALL - _BEFORE}"
+
+
+def per_token(usual: float, now: float, *, rate: int = 600) -> dict[str, str]:
+    """Tokens of a decode engine every 15 s, with the seconds of one for two hours and after them; and requests."""
+    name = "vllm:inter_token_latency_seconds"
     return {
-        f'pdx_prefill_kv_pinned{{{_QWEN},endpoint="p-0"}}': f"{now}x480",
-        f'pdx_phase_seconds_count{{{_QWEN},phase="prefill"}}': f"0+{finished}x480",
-        f"vllm:nixl_num_kv_expired_reqs_total{{{_P}}}": f"0+{expired}x480",
+        f"{name}_sum{{{_D}}}": steps(usual * rate, now * rate),
+        f"{name}_count{{{_D}}}": f"0+{rate}x{_ALL}",
+        f'pdx_requests_total{{{_QWEN},outcome="split"}}': f"0+{rate // 60}x{_ALL}",
     }
 
 
-def transfer_probes(*, broken: int = 0, unprobed: int = 0) -> dict[str, str]:
-    """Pairs by verdict, with two verified ones."""
-    pairs = {"verified": 2, "broken": broken, "unknown": unprobed}
-    return {f'pdx_transfer_probe_pairs{{{_QWEN},verdict="{name}"}}': f"{count}x480" for name, count in pairs.items()}
-
-
-def handoffs(within_one: int, within_five: int) -> dict[str, str]:
-    """Hand-offs of at most a second, and of at most five, every 15 s."""
-    counts = {"1.0": within_one, "2.5": within_one, "5.0": within_five, "+Inf": within_five}
-    name = "pdx_phase_seconds_bucket"
-    return {f'{name}{{{_QWEN},phase="handoff",le="{le}"}}': f"0+{count}x480" for le, count in counts.items()}
-
-
-def first_tokens(in_time: int, answered: int, shed: int = 0, internal: int = 0) -> dict[str, str]:
-    """Streams answered in time, all streams answered, requests shed, and those answered 500; every 15 s, 8 hours."""
+def first_tokens(usual: float, now: float, *, rate: int = 10) -> dict[str, str]:
+    """Streams every 15 s, with the seconds until their first token for two hours and after them."""
+    name, phase = "pdx_phase_seconds", f'{_QWEN},phase="first_token"'
+    bounds = ("0.5", "1.0", "2.5", "5.0", "10.0", "30.0", "+Inf")
+    within = {le: (rate * (usual <= float(le)), rate * (now <= float(le))) for le in bounds}
     return {
-        f'pdx_phase_seconds_bucket{{{_QWEN},phase="first_token",le="2.5"}}': f"0+{in_time}x1920",
-        f'pdx_phase_seconds_count{{{_QWEN},phase="first_token"}}': f"0+{answered}x1920",
-        f'pdx_requests_total{{{_QWEN},outcome="shed"}}': f"0+{shed}x1920",
-        f'pdx_requests_total{{{_QWEN},outcome="internal"}}': f"0+{internal}x1920",
+        **{f'{name}_bucket{{{phase},le="{le}"}}': steps(*counts) for le, counts in within.items()},
+        f"{name}_sum{{{phase}}}": steps(usual * rate, now * rate),
+        f"{name}_count{{{phase}}}": f"0+{rate}x{_ALL}",
+        f'pdx_requests_total{{{_QWEN},outcome="split"}}': f"0+{rate}x{_ALL}",
+    }
+
+
+def sheds(number: int, **reasons: int) -> dict[str, str]:
+    """Requests every 15 s, and those of them that are shed."""
+    shed = sum(reasons.values())
+    return {
+        **requests(split=f"0+{number - shed}x480", shed=f"0+{shed}x480"),
+        **{f'pdx_requests_shed_total{{{_QWEN},reason="{name}"}}': f"0+{n}x480" for name, n in reasons.items()},
     }
 
 
 def ejections(reason: str, values: str) -> dict[str, str]:
     """Ejected endpoints, as two gateways report them."""
     return {f'pdx_ejections_total{{{_QWEN},pod="g-{n}",reason="{reason}"}}': values for n in (0, 1)}
+
+
+def condition(name: str, *statuses: tuple[str, str]) -> dict[str, str]:
+    """A condition of the object, as the operator reports it: statuses with their values."""
+    labels = f'{_OPERATOR},object="default/qwen",condition="{name}"'
+    return {f'pdx_operator_object_condition{{{labels},status="{status}"}}': values for status, values in statuses}
+
+
+def rollout(seconds: int) -> dict[str, str]:
+    """The age of a rollout."""
+    return {f'pdx_operator_rollout_seconds{{{_OPERATOR},object="default/qwen"}}': f"{seconds}x480"}
 
 
 def operator(ok: str, failed: str, behind: str = "0x480", build: str = "1x480") -> dict[str, str]:
@@ -108,78 +138,89 @@ def operator(ok: str, failed: str, behind: str = "0x480", build: str = "1x480") 
     }
 
 
-_FAST: Final = {"burn": "fast"}
-_SLOW: Final = {"burn": "slow"}
-_MORE_P: Final = {"more": "prefill"}
-_MORE_D: Final = {"more": "decode"}
-_BURN: Final = "PDXFirstTokenBudgetBurn"
+_DOWN: Final = endpoints(gateway="1x40 _x440")
+_NO_D: Final = endpoints(d="2x40 0x440")
+_NO_P: Final = endpoints(p="2x40 0x440")
+_LATE: Final = 2 * 60 + 15
+"""Minutes: a quarter of an hour after the change of `steps`."""
+_NOT_AVAILABLE: Final = condition("Available", ("True", "1x40 _x440"), ("False", "_x40 1x440"))
+_DEGRADED: Final = condition("Degraded", ("True", "1x480"))
+_SLOW: Final = slo("ttft", 2.0)
 _NOT_RECONCILING: Final = "PDXOperatorNotReconciling"
 
 CASES: Final = (
-    Case("PDXKVNotMoving", "nothing arrives", True, tokens(3000, 0)),
-    Case("PDXKVNotMoving", "a third arrives", True, tokens(3000, 1000)),
-    Case("PDXKVNotMoving", "all arrives", False, tokens(3000, 2990)),
-    Case("PDXKVNotMoving", "there is no traffic", False, tokens(0, 0)),
-    Case("PDXTransferProbeFailing", "a pair is broken", True, transfer_probes(broken=1)),
-    Case("PDXTransferProbeFailing", "pairs have no verdict yet", False, transfer_probes(unprobed=2)),
-    Case("PDXKVPinnedTooLong", "leases end", True, pinned(0, 15, expired=1)),
-    Case("PDXKVPinnedTooLong", "30 pinned at one prefill a second", True, pinned(30, 15)),
-    Case("PDXKVPinnedTooLong", "pinned without any prefill", True, pinned(1, 0)),
-    Case("PDXKVPinnedTooLong", "3 pinned at one prefill a second", False, pinned(3, 15)),
-    Case("PDXKVPinnedTooLong", "idle", False, pinned(0, 0)),
-    Case("PDXHandoffSlow", "a fifth over 2.5 s", True, handoffs(12, 15)),
-    Case("PDXHandoffSlow", "all within a second", False, handoffs(15, 15)),
-    Case("PDXPrefillSaturated", "9 wait for 4", True, engines(p=(9, 4), d=(0, 8))),
-    Case("PDXPrefillSaturated", "2 wait for 4", False, engines(p=(2, 4), d=(9, 8))),
-    Case("PDXPrefillSaturated", "P full, a queue", True, engines(p=(4, 4), d=(0, 8)) | legs(p=(8, 8), d=(8, 12))),
-    Case("PDXPrefillSaturated", "P full, no queue", False, legs(p=(8, 8), d=(8, 12), queued=0)),
-    Case("PDXPrefillSaturated", "a queue for D", False, engines(p=(0, 4), d=(0, 8)) | legs(p=(4, 8), d=(8, 8))),
-    Case("PDXDecodeSaturated", "D full, a queue", True, engines(p=(0, 4), d=(1, 90)) | legs(p=(4, 8), d=(95, 95))),
+    Case("PDXGatewayDown", "the only gateway is gone", True, _DOWN),
+    Case("PDXGatewayDown", "the gateway answers", False, endpoints()),
+    Case("PDXGatewayDown", "the object is deleted", False, {f"pdx_build_info{{{_QWEN}}}": "1x40 _x440"}),
     Case(
-        "PDXPrefillSaturated",
-        "engines that leave",
-        False,
-        engines(p=(0, 4), d=(0, 8)) | legs(p=(4, 8), d=(8, 8)) | {f"pdx_legs_in_flight{{{_LEAVING_P}}}": "8x480"},
+        *("PDXGatewayDown", "all pods are gone, and the object exists", True),
+        {f"pdx_build_info{{{_QWEN}}}": "1x40 _x440", **condition("Available", ("False", "1x480"))},
     ),
-    Case("PDXDecodeSaturated", "a queue for P", False, engines(p=(4, 4), d=(0, 90)) | legs(p=(8, 8), d=(90, 99))),
-    Case("PDXDecodeSaturated", "4 wait for 8", True, engines(p=(0, 4), d=(4, 8))),
-    Case("PDXDecodeSaturated", "the cache is full", True, engines(p=(0, 4), d=(0, 8), cache=0.97)),
-    Case("PDXDecodeSaturated", "some wait for KV alone", False, engines(p=(9, 4), d=(1, 8))),
-    Case("PDXRatioWrong", "P full, D empty", True, engines(p=(9, 4), d=(0, 8)), 35, _MORE_P),
+    Case("PDXUnavailable", "no decode engine is warm", True, _NO_D),
+    Case("PDXUnavailable", "decode engines are gone", True, endpoints(d="2x40 _x440")),
+    Case("PDXUnavailable", "most requests fail", True, endpoints() | requests(whole="0+4x480", unavailable="0+6x480")),
+    Case("PDXUnavailable", "the first engines load", False, endpoints(p="0x480", d="0x480")),
+    Case("PDXUnavailable", "the gateway is gone", False, _DOWN | requests(unavailable="0+6x480")),
+    Case("PDXUnavailable", "two requests fail", False, endpoints() | requests(unavailable="0x40 2x440")),
+    Case("PDXErrors", "a tenth fails", True, endpoints() | requests(split="0+90x480", internal="0+10x480")),
+    Case("PDXErrors", "one of a hundred fails", False, endpoints() | requests(split="0+99x480", internal="0+1x480")),
+    Case("PDXErrors", "all fail", False, endpoints() | requests(unavailable="0+10x480")),
+    Case("PDXErrors", "clients are wrong", False, endpoints() | requests(split="0+50x480", refused="0+50x480")),
+    Case("PDXNotSplitting", "no prefill engine is warm", True, _NO_P),
+    Case("PDXNotSplitting", "all pairs are broken", True, endpoints() | pairs(verified=0, broken=4)),
     Case(
-        *("PDXRatioWrong", "a queue for P alone", True),
-        *(engines(p=(4, 4), d=(0, 8)) | legs(p=(8, 8), d=(8, 12)), 35, _MORE_P),
+        *("PDXNotSplitting", "most hand-offs fail", True),
+        endpoints() | requests(split="0+4x480", whole="0+6x480") | local(failed="0+6x480"),
     ),
+    Case("PDXNotSplitting", "KV does not arrive", True, endpoints() | tokens(3000, 0)),
+    Case("PDXNotSplitting", "KV arrives", False, endpoints() | tokens(3000, 2990) | pairs()),
+    Case("PDXNotSplitting", "there is no traffic", False, endpoints() | tokens(0, 0) | pairs(verified=0, unknown=4)),
+    Case("PDXNotSplitting", "splitting is off", False, _NO_P | split("Never")),
+    Case("PDXNotSplitting", "the setting is Auto", True, _NO_P | split("Auto")),
+    Case("PDXNotSplitting", "short prompts", False, endpoints() | requests(split="0+1x480", whole="0+60x480")),
+    Case("PDXNotSplitting", "no engine answers at all", False, endpoints(p="2x40 0x440", d="2x40 0x440")),
     Case(
-        *("PDXRatioWrong", "a queue for both", False),
-        *(engines(p=(4, 4), d=(0, 8)) | legs(p=(8, 8), d=(8, 8)), 35, _MORE_P),
+        *("PDXNotSplitting", "the mode is Aggregated now", False),
+        _NO_P | {f'pdx_endpoints{{{_QWEN},role="aggregated",state="Warm"}}': "_x40 2x440"},
     ),
+    Case("PDXSlowTokens", "above the objective", True, endpoints() | per_token(0.08, 0.08) | slo("tpot", 0.05)),
+    Case("PDXSlowTokens", "below the objective", False, endpoints() | per_token(0.04, 0.04) | slo("tpot", 0.05)),
+    Case("PDXSlowTokens", "four times the normal value", True, endpoints() | per_token(0.02, 0.08), _LATE),
+    Case("PDXSlowTokens", "twice the normal value", False, endpoints() | per_token(0.04, 0.08), _LATE),
+    Case("PDXSlowTokens", "fast all the same", False, endpoints() | per_token(0.004, 0.03), _LATE),
+    Case("PDXSlowTokens", "nothing is normal yet", False, endpoints() | per_token(0.02, 0.02)),
     Case(
-        *("PDXRatioWrong", "a queue for D alone", True),
-        *(engines(p=(0, 4), d=(1, 90)) | legs(p=(4, 8), d=(95, 95)), 35, _MORE_D),
+        *("PDXSlowTokens", "the objective comes before the normal value", False),
+        *(endpoints() | per_token(0.02, 0.08) | slo("tpot", 0.1), _LATE),
     ),
+    Case("PDXSlowTokens", "there was little traffic", False, endpoints() | per_token(0.02, 0.2, rate=120), _LATE),
+    Case("PDXSlowFirstToken", "above the objective", True, endpoints() | first_tokens(3, 3) | _SLOW),
+    Case("PDXSlowFirstToken", "a bound is above the objective", False, endpoints() | first_tokens(1.5, 1.5) | _SLOW),
+    Case("PDXSlowFirstToken", "ten times the normal value", True, endpoints() | first_tokens(0.4, 8), _LATE),
+    Case("PDXSlowFirstToken", "fast all the same", False, endpoints() | first_tokens(0.1, 0.9), _LATE),
+    Case("PDXSlowFirstToken", "a tenth is shed", True, endpoints() | sheds(100, queue_full=10)),
+    Case("PDXSlowFirstToken", "one client has its limit", False, endpoints() | sheds(100, client_limit=50)),
     Case(
-        *("PDXRatioWrong", "a queue for both, seen from D", False),
-        *(engines(p=(0, 4), d=(1, 90)) | legs(p=(8, 8), d=(95, 95)), 35, _MORE_D),
+        *("PDXSlowFirstToken", "tokens are slow, too", False),
+        endpoints() | first_tokens(3, 3) | per_token(0.08, 0.08) | _SLOW | slo("tpot", 0.05),
     ),
-    Case("PDXRatioWrong", "both full", False, engines(p=(9, 4), d=(4, 8)), 35, _MORE_P),
-    Case("PDXRatioWrong", "both at ease", False, engines(p=(1, 4), d=(0, 8)), 35, _MORE_P),
-    Case("PDXRatioWrong", "D full, P empty", True, engines(p=(0, 1), d=(4, 8)), 35, _MORE_D),
-    Case("PDXRatioWrong", "D's cache full, P empty", True, engines(p=(0, 1), d=(0, 8), cache=0.99), 35, _MORE_D),
-    Case("PDXRatioWrong", "both full, seen from D", False, engines(p=(9, 4), d=(4, 8)), 35, _MORE_D),
-    Case(_BURN, "a third is late", True, first_tokens(10, 15), 70, _FAST),
-    Case(_BURN, "all is shed", True, first_tokens(0, 0, shed=15), 70, _FAST),
-    Case(_BURN, "all is answered 500", True, first_tokens(0, 0, internal=15), 70, _FAST),
-    Case(_BURN, "a tenth is late", False, first_tokens(90, 100), 70, _FAST),
-    Case(_BURN, "a tenth is late for hours", True, first_tokens(90, 100), 420, _SLOW),
-    Case(_BURN, "two of a hundred are late for hours", False, first_tokens(98, 100), 420, _SLOW),
-    Case("PDXEndpointFlapping", "one a minute", True, ejections("lost", "0+0.25x480")),
-    Case("PDXEndpointFlapping", "once", False, ejections("lost", "0x20 1x460")),
-    Case("PDXEndpointFlapping", "the last one stays in use", False, ejections("overridden", "0+1x480")),
-    Case(
-        "PDXRolloutStuck", "since an hour and a half", True, {'pdx_operator_rollout_seconds{object="a/b"}': "5400x480"}
-    ),
-    Case("PDXRolloutStuck", "since ten minutes", False, {'pdx_operator_rollout_seconds{object="a/b"}': "600x480"}),
+    Case("PDXSlowFirstToken", "nothing is split", False, _NO_P | first_tokens(3, 3) | _SLOW),
+    Case("PDXTransferProbeFailing", "a pair is broken", True, endpoints() | pairs(broken=1)),
+    Case("PDXTransferProbeFailing", "pairs have no verdict yet", False, endpoints() | pairs(unknown=2)),
+    Case("PDXTransferProbeFailing", "all pairs are broken", False, endpoints() | pairs(verified=0, broken=4)),
+    Case("PDXEndpointFlapping", "one a minute", True, endpoints() | ejections("lost", "0+0.25x480")),
+    Case("PDXEndpointFlapping", "once", False, endpoints() | ejections("lost", "0x20 1x460")),
+    Case("PDXEndpointFlapping", "the last one stays in use", False, endpoints() | ejections("overridden", "0+1x480")),
+    Case("PDXNotAvailable", "it was available", True, _NOT_AVAILABLE),
+    Case("PDXNotAvailable", "it starts for the first time", False, condition("Available", ("False", "1x480"))),
+    Case("PDXNotAvailable", "the gateway is gone", False, _NOT_AVAILABLE | _DOWN),
+    Case("PDXDegraded", "an engine does not start", True, endpoints() | _DEGRADED),
+    Case("PDXDegraded", "all is as specified", False, condition("Degraded", ("False", "1x480"))),
+    Case("PDXDegraded", "no prefill engine serves", False, _NO_P | _DEGRADED),
+    Case("PDXDegraded", "it is not available", False, _NOT_AVAILABLE | _DEGRADED),
+    Case("PDXRolloutStuck", "since an hour and a half", True, rollout(5400)),
+    Case("PDXRolloutStuck", "since ten minutes", False, rollout(600)),
+    Case("PDXRolloutStuck", "it is degraded", False, rollout(5400) | _DEGRADED),
     Case(_NOT_RECONCILING, "specs wait", True, operator("0+1x480", "0x480", behind="1x480")),
     Case(_NOT_RECONCILING, "all reconciles fail", True, operator("5x480", "0+1x480")),
     Case(_NOT_RECONCILING, "it is gone", True, operator("5x20", "0x20", "0x20", "1x20")),

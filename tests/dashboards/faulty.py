@@ -1,187 +1,237 @@
-"""Faulty deployments, each with the alerts that it causes, and a healthy one.
+"""The rig: deployments, each broken in one way, watched by a Prometheus and an Alertmanager with PDX's alerts.
 
-Durations are a fiftieth of those in the rules, so that a quarter of an hour takes eighteen seconds; latencies of
-requests are not scaled.
+Durations of the rules are divided by `faster`, so that ten minutes take 24 seconds; latencies of requests are not
+scaled. What was normal for a day is written into Prometheus before it starts.
 """
 
 import asyncio
 import re
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
+from unittest.mock import patch
 
+from pdx_api.names import Order
 from pdx_proxy.config.settings import Limits, Verification
+from pdx_proxy.verification import record, suspension
+from pdx_sim import FaultKind
+from pdx_sim.settings import OnLoadFailure
 from scripts.alerts import rules_file
+from tests.dashboards.faults import FAULTS
 from tests.dashboards.scene import Act, Scene, block_transfers, object_summary, scene
-from tests.dashboards.server import PrometheusServer, prometheus
+from tests.dashboards.server import Alertmanager, alertmanager, backfill, prometheus
+from tests.documents import ROOT
 
-FASTER: Final = 50
-SCRAPE_SECONDS: Final = 1.0
-"""Between two scrapes."""
-Fired = tuple[str, str, str]
-"""Deployment (none for the operator's alerts), alert, and the label that separates rules of one name."""
+Fired = tuple[str, str]
+"""Deployment (none for the operator's alerts), and alert."""
+Cause = Callable[[Scene], Coroutine[Any, Any, None]]
 
-_UNITS: Final = {"s": 1, "m": 60, "h": 3600}
-_DURATION: Final = re.compile(r"(?<=\[)(\d+)([smh])(?=\])|(?<=for: )(\d+)([smh])$", re.MULTILINE)
-_ROOMY: Final = Limits(in_flight_per_decode=200, queued_requests=500, queue_seconds=30.0)
-WITHIN: Final = 130.0
-"""Seconds in which all must fire. A quiet machine needs 40; a stall of some seconds begins a rule's `for` anew."""
-PAUSE: Final = 0.1
-"""Between two requests of a client, in seconds. Without it, the clients keep the one loop of everything busy, and then
-requests wait at engines that have room."""
+FASTER: Final = 25
+_UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+_DURATION: Final = re.compile(
+    r"(?<=\[)(\d+)([smhd])(?=\])|(?<=for: )(\d+)([smhd])$|(?<=interval: )(\d+)([smhd])$", re.M
+)
+_ROOMY: Final = Limits(in_flight_per_decode=200, queued_requests=500, queue_seconds=60.0)
+_NORMAL: Final = {"pdx:first_token_seconds:busy": 0.6, "pdx:token_seconds:busy": 0.06}
+"""What was normal for a day, in seconds: more than the engines need, so that a machine that stops is no fault."""
+_PAUSE: Final = 0.2
+"""Between two requests of a client, in seconds. Without it, the clients keep the one loop of everything busy."""
+_PATIENT_P: Final = {"lease_seconds": 30.0}
+_PATIENT_D: Final = {"decode_token_seconds": 0.1, "side_channel_timeout": 5.0}
+"""So that a machine that stops for a second is no fault."""
 
 
-def hurried(rules: str) -> str:
+def hurried(rules: str, faster: float) -> str:
     """The rules with every duration divided, in milliseconds."""
 
     def shorter(match: re.Match[str]) -> str:
-        number, unit = (match[1], match[2]) if match[1] else (match[3], match[4])
-        return f"{int(number) * _UNITS[unit] * 1000 // FASTER}ms"
+        number, unit = (part for part in match.groups() if part)
+        return f"{int(number) * _UNITS[unit] * 1000 / faster:.0f}ms"
 
     return _DURATION.sub(shorter, rules)
 
 
-@dataclass(frozen=True)
-class Faulty:
-    """A deployment with a fault."""
+async def _kill_gateway(scene: Scene) -> None:
+    await scene.world.gateway.stop()
+    scene.world.control = None
 
-    name: str
-    alerts: frozenset[tuple[str, str]]
-    """The alerts that must fire: names, and the label that separates rules of one name."""
-    clients: int
-    settings: Mapping[str, Any]
+
+async def _kill_p(scene: Scene) -> None:
+    await scene.world.prefill[-1].kill()
+
+
+async def _kill_d(scene: Scene) -> None:
+    await scene.world.d.kill()
+
+
+async def _slow_d(scene: Scene) -> None:
+    scene.world.fault(scene.world.d, FaultKind.SLOW, factor=8.0, count=None)
+
+
+async def _break_streams(scene: Scene) -> None:
+    scene.world.fault(scene.world.d, FaultKind.DIE_AFTER_EVENTS, events=4, probability=0.2, count=None)
+
+
+async def _block_one(scene: Scene) -> None:
+    await scene.world.prefill[-1].station.channel.close()
+
+
+async def _flap(scene: Scene) -> None:
+    while True:
+        await scene.world.prefill[-1].kill()
+        await asyncio.sleep(0.4)
+        await scene.world.prefill[-1].restart()
+        await asyncio.sleep(1.2)
+
+
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """How a deployment of the table is set up and broken."""
+
+    settings: Mapping[str, Any] = field(default_factory=dict)
     """For `scene`."""
-    fault: Callable[[Scene], Coroutine[Any, Any, None]] | None = None
-    while_loaded: Callable[[Scene], Coroutine[Any, Any, None]] | None = None
+    cause: Cause | None = None
+    clients: int = 2
+    conditions: Mapping[str, bool] = field(default_factory=dict)
+    """What the operator reports after the fault; before it, the deployment is available and not degraded."""
 
 
-async def flap(scene: Scene) -> None:
-    """A P dies and comes back, again and again."""
-    for _ in range(8):
-        await asyncio.sleep(0.7)
-        await scene.world.prefill[1].kill()
-        await asyncio.sleep(0.3)
-        await scene.world.prefill[1].restart()
-
-
-async def neglect(scene: Scene) -> None:
-    """An operator that does not reconcile a spec, and a rollout that has taken two hours."""
-    behind = object_summary(ready=False, behind=True, since=time.time() - 7200)
-    scene.summaries = {**scene.summaries, "default/old": behind}
-
-
-FAULTY: Final = (
-    # Patient, so that a machine that stops for a second is no fault.
-    Faulty(
-        "healthy",
-        frozenset(),
-        4,
-        {"limits": _ROOMY, "p": {"lease_seconds": 30.0}, "d": {"side_channel_timeout": 5.0}},
-    ),
-    Faulty(
-        "blocked",
-        frozenset({("PDXTransferProbeFailing", "")}),
-        4,
-        {"limits": _ROOMY},
-        block_transfers,
-    ),
-    Faulty(  # without probes, no pair is suspended
-        "blocked-unprobed",
-        frozenset({("PDXKVNotMoving", ""), ("PDXKVPinnedTooLong", "")}),
-        4,
-        {"limits": _ROOMY, "verification": Verification(0.0)},
-        block_transfers,
-    ),
-    Faulty("flapping", frozenset({("PDXEndpointFlapping", "")}), 4, {"limits": _ROOMY}, None, flap),
-    Faulty(
-        "slow-path",
-        frozenset({("PDXHandoffSlow", ""), ("PDXFirstTokenBudgetBurn", "fast")}),
-        12,
-        {"d": {"transfer_seconds": 3.0}, "limits": _ROOMY},
-    ),
-    Faulty(
-        "few-p",
-        frozenset({("PDXPrefillSaturated", ""), ("PDXRatioWrong", "prefill")}),
-        24,
-        {"prefill": 1, "p": {"prefill_token_seconds": 800e-6, "prefill_slots": 2}, "limits": _ROOMY},
-    ),
-    Faulty(
-        "few-d",
-        frozenset({("PDXDecodeSaturated", ""), ("PDXRatioWrong", "decode")}),
-        24,
-        {
-            "decode": 1,
-            "p": {"prefill_slots": 64},
-            "d": {"max_running": 3, "decode_token_seconds": 0.03},
-            "limits": _ROOMY,
-        },
-    ),
-)
-OPERATOR: Final = frozenset({("PDXRolloutStuck", ""), ("PDXOperatorNotReconciling", "")})
-SLOW: Final = frozenset({("PDXFirstTokenBudgetBurn", "slow")})
-"""Takes six hours: four minutes of these. Shown by promtool alone."""
-
-
-@asynccontextmanager
-async def deployments() -> AsyncIterator[list[Scene]]:
-    """All deployments, started and warm."""
-    async with AsyncExitStack() as stack:
-        yield [await stack.enter_async_context(scene(each.name, **each.settings)) for each in FAULTY]
-
-
-async def cause(faulty: Faulty, scene: Scene) -> None:
-    """Load a deployment and break it."""
-    during = asyncio.create_task(faulty.while_loaded(scene)) if faulty.while_loaded else None
-    try:
-        await scene.play([Act(faulty.name, WITHIN, faulty.clients, faulty.fault, pause=PAUSE)])
-    finally:
-        if during is not None:
-            during.cancel()
-            await asyncio.gather(during, return_exceptions=True)
-
-
-async def firing(server: PrometheusServer) -> set[Fired]:
-    """All alerts that fire now."""
-    found = set()
-    for alert in (await server.get("alerts"))["alerts"]:
-        labels = alert["labels"]
-        assert "<error" not in str(alert["annotations"]), "a template does not work"
-        if alert["state"] == "firing":
-            own = labels.get("burn") or labels.get("more") or ""
-            found.add((labels.get("pdx_dev_deployment", ""), labels["alertname"], own))
-    return found
-
-
-async def watched(server: PrometheusServer, hoped: set[Fired], seconds: float) -> dict[Fired, float]:
-    """Every alert that fired until all hoped ones did, with its second."""
-    seen: dict[Fired, float] = {}
-    began = time.monotonic()
-    while time.monotonic() < began + seconds and not hoped <= set(seen):
-        for each in await firing(server):
-            seen.setdefault(each, time.monotonic() - began)
-        await asyncio.sleep(0.25)
-    return seen
+_BROKEN: Final = {"available": False, "degraded": True}
+_DEGRADED: Final = {"degraded": True}
+BROKEN: Final = {
+    "healthy": Broken({"d": {"max_running": 8}}, None, 8),
+    "no-gateway": Broken({}, _kill_gateway, 2, _BROKEN),
+    "no-d": Broken({}, _kill_d, 2, _BROKEN),
+    "no-p": Broken({}, _kill_p, 2, _DEGRADED),
+    "one-p": Broken({"prefill": 2}, _kill_p, 2, _DEGRADED),
+    "slow-d": Broken({}, _slow_d),
+    "full": Broken({"d": {"max_running": 2}, "limits": Limits(queued_requests=500, queue_seconds=60.0)}, None, 16),
+    "blocked": Broken({}, block_transfers),
+    "blocked-fail": Broken({"d": {"on_load_failure": OnLoadFailure.FAIL}}, block_transfers),
+    "wrong-order": Broken({"d": {"order": Order.DECODE_FIRST}}),
+    "errors": Broken({"d": {"decode_token_seconds": 0.05}}, _break_streams, 12),
+    "partial": Broken({"prefill": 2}, _block_one),
+    "flapping": Broken({"prefill": 2}, _flap),
+}
+"""The deployments of the rig that serve requests, by their names in the table."""
 
 
 def expected_alerts() -> set[Fired]:
     """All alerts that must fire."""
-    of_deployments = {(faulty.name, *alert) for faulty in FAULTY for alert in faulty.alerts}
-    return of_deployments | {("", *alert) for alert in OPERATOR}
+    return {(fault.name, fault.alert) for fault in FAULTS if fault.alert}
 
 
-async def all_fire(folder: Path) -> dict[Fired, float]:
-    """Cause everything; returns the alerts that fired, with the second of the first time."""
-    async with deployments() as scenes:
-        targets = [target for each in scenes for target in each.engines_and_gateway] + scenes[0].targets[-1:]
-        await neglect(scenes[0])
-        async with prometheus(folder, targets, {"pdx.rules.yaml": hurried(rules_file())}, SCRAPE_SECONDS) as server:
-            causes = [asyncio.create_task(cause(*pair)) for pair in zip(FAULTY, scenes, strict=True)]
-            try:
-                return await watched(server, expected_alerts(), WITHIN)
-            finally:
-                for task in causes:
-                    task.cancel()
-                await asyncio.gather(*causes, return_exceptions=True)
+def alert_of(name: str) -> str:
+    """The alert of a deployment."""
+    return next(fault.alert for fault in FAULTS if fault.name == name)
+
+
+async def confirmed(scene: Scene, alert: str) -> str:
+    """Run the command of an alert's runbook against its broken deployment; the expected lines that it does not print.
+
+    Commands for a cluster are left out, and so are those of a gateway that is gone. N is a number, ENGINE a name.
+    """
+    page = (ROOT / "docs" / "runbooks" / f"{alert}.md").read_text(encoding="utf-8") if alert else ""
+    blocks = re.findall(r"```(?:sh|text)\n(.*?)```", page.partition("## Mitigate")[0], re.S)
+    if scene.world.control is None or not blocks or "localhost:9090" not in blocks[0]:
+        return ""
+    commands = [line for line in blocks[0].splitlines() if not line.startswith("kubectl")]
+    script = "\n".join(commands).replace("localhost:9090", str(scene.world.gateway.admin))
+    process = await asyncio.create_subprocess_exec("bash", "-c", script, stdout=asyncio.subprocess.PIPE)
+    output, _ = await process.communicate()
+    lines = blocks[1].splitlines()
+    return "\n".join(line for line in lines if not re.search(_pattern(line), output.decode()))
+
+
+def _pattern(line: str) -> str:
+    return re.sub(r"\bN$", "[0-9.]+", re.escape(line).replace("ENGINE", '[^"]+'))
+
+
+class Rig:
+    """Everything, started and warm."""
+
+    def __init__(self, scenes: Mapping[str, Scene], manager: Alertmanager, seconds: float) -> None:
+        self._scenes, self._manager, self._seconds = scenes, manager, seconds
+        self.stall = 0.0
+        """The longest time for which the machine ran nothing of this, in seconds."""
+        self.confirmed: Mapping[str, str] = {}
+        """What each runbook's command shows that its page does not, by deployment: empty if all is there."""
+
+    async def run(self, quiet: float) -> dict[Fired, float]:
+        """Load all deployments for a while, then break them; the alerts, with the seconds after the fault."""
+        loads = [asyncio.create_task(self._load(name, scene)) for name, scene in self._scenes.items()]
+        loads.append(asyncio.create_task(self._watch()))
+        await asyncio.sleep(quiet)
+        assert not self._manager.fired, f"before any fault: {self._manager.fired}"
+        self._report(after=True)
+        causes = [asyncio.create_task(b.cause(self._scenes[n])) for n, b in BROKEN.items() if b.cause is not None]
+        began = time.time()
+        try:
+            await self._manager.wait(self._seconds)
+            self.confirmed = {name: await confirmed(scene, alert_of(name)) for name, scene in self._scenes.items()}
+        finally:
+            for task in (*loads, *causes):
+                task.cancel()
+            await asyncio.gather(*loads, *causes, return_exceptions=True)
+        return {alert: max(0.0, when - began) for alert, when in self._manager.fired.items()}
+
+    def report_before(self) -> None:
+        """What the operator reports while all is well."""
+        self._report(after=False)
+
+    def _report(self, *, after: bool) -> None:
+        summaries = {}
+        for name, broken in {**BROKEN, "own-router": Broken(conditions=_BROKEN)}.items():
+            summaries[f"default/{name}"] = object_summary(**(broken.conditions if after else {}))
+        if after:
+            behind = object_summary(ready=False, behind=True, since=time.time() - 7200)
+            summaries["default/old"] = behind
+        self._scenes["healthy"].summaries = summaries
+
+    async def _watch(self) -> None:
+        while True:
+            before = time.monotonic()
+            await asyncio.sleep(0.1)
+            self.stall = max(self.stall, time.monotonic() - before - 0.1)
+
+    async def _load(self, name: str, scene: Scene) -> None:
+        await scene.play([Act(name, self._seconds * 2, BROKEN[name].clients, pause=_PAUSE)])
+
+
+@asynccontextmanager
+async def rig(folder: Path, seconds: float, faster: float = FASTER, every: float = 1.0) -> AsyncIterator[Rig]:
+    """All deployments; `seconds` is how long they are watched after the fault, and `every` is between two scrapes."""
+    usual = {"prefill": 1, "decode": 1, "limits": _ROOMY, "verification": Verification(2.0)}
+    async with AsyncExitStack() as stack:
+        stack.enter_context(patch.multiple(record, _RETRY_SECONDS=0.5))
+        stack.enter_context(patch.multiple(suspension, WATCH_SECONDS=2.0))
+        scenes = {}
+        for name, broken in BROKEN.items():
+            settings = {**usual, **broken.settings}
+            settings |= {"p": _PATIENT_P, "d": {**_PATIENT_D, **settings.get("d", {})}}
+            scenes[name] = await stack.enter_async_context(scene(name, warm=name != "wrong-order", **settings))
+        targets = [target for each in scenes.values() for target in each.engines_and_gateway]
+        targets += scenes["healthy"].targets[-1:]
+        past = {(metric, name): value for metric, value in _NORMAL.items() for name in scenes}
+        await backfill(folder, past, 86400 / faster)
+        manager = await stack.enter_async_context(alertmanager(folder))
+        found = Rig(scenes, manager, seconds)
+        found.report_before()
+        rules = {"pdx.rules.yaml": hurried(rules_file(), faster)}
+        await stack.enter_async_context(prometheus(folder, targets, rules, every, manager.address))
+        yield found
+
+
+def wrong(seen: Mapping[Fired, float], minute: float | None = None) -> Sequence[str]:
+    """What differs from the table, in sentences. `minute`: seconds of a minute, to check when alerts fired."""
+    expected = expected_alerts()
+    found = [f"{name or 'operator'}: {alert} did not fire" for name, alert in sorted(expected - set(seen))]
+    found += [f"{name or 'operator'}: {alert} fired" for name, alert in sorted(set(seen) - expected)]
+    for fault in FAULTS:
+        when = seen.get((fault.name, fault.alert), 0.0)
+        if minute is not None and when > fault.minutes * minute:
+            found.append(f"{fault.name}: {fault.alert} fired after {when:.0f} s")
+    return found

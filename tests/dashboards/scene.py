@@ -138,13 +138,16 @@ def named(deployment: str, world: World) -> Iterator[tuple[SimEngine, str]]:
             yield engine, f"{deployment}-{role}-{index}"
 
 
-def object_summary(*, ready: bool = True, behind: bool = False, since: float = 0.0) -> ObjectSummary:
+def object_summary(
+    *, ready: bool = True, behind: bool = False, since: float = 0.0, available: bool = True, degraded: bool = False
+) -> ObjectSummary:
     """One object's, by its status; `since` is when its rollout began (Unix seconds)."""
     when = datetime.fromtimestamp(since, UTC).isoformat()
     conditions = [
         {"type": "Ready", "status": str(ready), "reason": "Available" if ready else "Starting"},
         {"type": "Progressing", "status": str(not ready), "reason": "Complete" if ready else "RollingOut"},
-        {"type": "Degraded", "status": "False", "reason": "AsWanted"},
+        {"type": "Degraded", "status": str(degraded), "reason": "CrashLooping" if degraded else "NothingFound"},
+        {"type": "Available", "status": str(available), "reason": "Serving" if available else "DecodeNotReady"},
     ]
     dated = [{**condition, "lastTransitionTime": when} for condition in conditions]
     body = {"metadata": {"generation": 1 + behind}, "status": {"observedGeneration": 1, "conditions": dated}}
@@ -170,6 +173,7 @@ async def scene(
     *,
     p: Mapping[str, Any] | None = None,
     d: Mapping[str, Any] | None = None,
+    warm: bool = True,
     **gateway: Any,
 ) -> AsyncIterator[Scene]:
     """Everything, started and warm, for the length of a block; `p` and `d` change the settings of engines."""
@@ -184,7 +188,8 @@ async def scene(
         specs = tuple(replace(spec_of(engine, world.order), pod=pod) for engine, pod in named(name, world))
         health = Health(slow_start_seconds=0.5)
         await world.start_gateway(
-            **{"endpoints": specs, "limits": LIMITS, "health": health, "verification": Verification(0.5), **gateway}
+            warm=warm,
+            **{"endpoints": specs, "limits": LIMITS, "health": health, "verification": Verification(0.5), **gateway},
         )
         metrics = Metrics(time.time)
         async with _page(metrics) as address:

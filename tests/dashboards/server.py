@@ -3,6 +3,8 @@
 import asyncio
 import json
 import re
+import socket
+import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -10,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import aiohttp
+from aiohttp import web
 
 from pdx_cluster.programs.prometheus import prometheus_programs
 
@@ -76,17 +79,22 @@ class PrometheusServer:
 
 @asynccontextmanager
 async def prometheus(
-    folder: Path, targets: Sequence[Target], rules: Mapping[str, str] | None = None, every: float = SCRAPE_SECONDS
+    folder: Path,
+    targets: Sequence[Target],
+    rules: Mapping[str, str] | None = None,
+    every: float = SCRAPE_SECONDS,
+    receiver: str = "",
 ) -> AsyncIterator[PrometheusServer]:
     """A Prometheus that scrapes these targets, for the length of a block; `rules` are files of rules by name.
 
-    It scrapes the targets and evaluates the rules once in `every` seconds.
+    It scrapes the targets and evaluates the rules once in `every` seconds. `receiver` is the address of an
+    Alertmanager.
     """
     program = prometheus_programs(print)["prometheus"]
     for name, text in (rules or {}).items():
         (folder / name).write_text(text, encoding="utf-8")
     configuration = folder / "prometheus.yml"
-    configuration.write_text(json.dumps(_configuration(targets, list(rules or {}), every)), encoding="utf-8")
+    configuration.write_text(json.dumps(_configuration(targets, list(rules or {}), every, receiver)), encoding="utf-8")
     process = await asyncio.create_subprocess_exec(
         program,
         f"--config.file={configuration}",
@@ -110,6 +118,93 @@ async def prometheus(
     await rest
 
 
+class Alertmanager:
+    """A running Alertmanager, and what it has sent to a webhook."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self.fired: dict[tuple[str, str], float] = {}
+        """Deployment and alert, with the time of the first message (Unix seconds)."""
+
+    async def receive(self, request: web.Request) -> web.Response:
+        """Take one message of the webhook."""
+        for alert in (await request.json())["alerts"]:
+            labels = alert["labels"]
+            assert "<error" not in str(alert["annotations"]), "a template does not work"
+            key = labels.get("pdx_dev_deployment", ""), labels["alertname"]
+            self.fired.setdefault(key, time.time())
+        return web.Response()
+
+    async def wait(self, seconds: float) -> None:
+        """Receive messages for so long."""
+        await asyncio.sleep(seconds)
+
+
+@asynccontextmanager
+async def alertmanager(folder: Path) -> AsyncIterator[Alertmanager]:
+    """An Alertmanager that sends every alert at once to a webhook, for the length of a block."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    found = Alertmanager(address)
+    app = web.Application()
+    app.router.add_post("/", found.receive)
+    runner = web.AppRunner(app, access_log=None)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    hook = {"url": f"http://127.0.0.1:{runner.addresses[0][1]}/", "send_resolved": False}
+    route = {"receiver": "hook", "group_by": ["..."], "group_wait": "0s", "group_interval": "1s"}
+    configuration = {"route": route, "receivers": [{"name": "hook", "webhook_configs": [hook]}]}
+    (folder / "alertmanager.yml").write_text(json.dumps(configuration), encoding="utf-8")
+    program = prometheus_programs(print)["prometheus-alertmanager"]
+    process = await asyncio.create_subprocess_exec(
+        program,
+        f"--config.file={folder / 'alertmanager.yml'}",
+        f"--storage.path={folder / 'alertmanager'}",
+        f"--web.listen-address={address}",
+        "--cluster.listen-address=",
+        cwd=program.parent,
+        stdout=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.DEVNULL,
+    )
+    try:
+        async with aiohttp.ClientSession() as session, asyncio.timeout(20):
+            while not await _ready(session, f"http://{address}/-/ready"):
+                assert process.returncode is None, "Alertmanager has ended"
+                await asyncio.sleep(0.1)
+        yield found
+    finally:
+        if process.returncode is None:
+            process.terminate()
+        await process.wait()
+        await runner.cleanup()
+
+
+async def _ready(session: aiohttp.ClientSession, url: str) -> bool:
+    try:
+        async with session.get(url) as response:
+            return response.status == 200
+    except aiohttp.ClientError:
+        return False
+
+
+async def backfill(folder: Path, past: Mapping[tuple[str, str], float], seconds: float) -> None:
+    """Write the values of series, by metric and deployment, for so many seconds until now into Prometheus' storage."""
+    now, lines = time.time() - 2, []
+    for (metric, deployment), value in past.items():
+        labels = f'namespace="default",pdx_dev_deployment="{deployment}"'
+        times = (now - seconds + number * seconds / 300 for number in range(301))
+        lines += [f"# TYPE {metric} gauge", *(f"{metric}{{{labels}}} {value} {when:.3f}" for when in times)]
+    text = folder / "past.txt"
+    text.write_text("\n".join([*lines, "# EOF", ""]), encoding="utf-8")
+    command = (prometheus_programs(print)["promtool"], "tsdb", "create-blocks-from", "openmetrics", text)
+    process = await asyncio.create_subprocess_exec(
+        *command, folder / "data", stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
+    )
+    output, _ = await process.communicate()
+    assert process.returncode == 0, output.decode()
+
+
 async def _address(lines: asyncio.StreamReader) -> str:
     """Where it listens, once it is ready to answer."""
     text, address = b"", ""
@@ -123,12 +218,13 @@ async def _address(lines: asyncio.StreamReader) -> str:
     raise AssertionError(f"Prometheus ended: {text.decode()}")
 
 
-def _configuration(targets: Sequence[Target], rules: list[str], seconds: float) -> Mapping[str, Any]:
+def _configuration(targets: Sequence[Target], rules: list[str], seconds: float, receiver: str) -> Mapping[str, Any]:
     every = f"{seconds * 1000:.0f}ms"
     jobs = {target.job: target.honor_labels for target in targets}
     return {
         "global": {"scrape_interval": every, "scrape_timeout": every, "evaluation_interval": every},
         "rule_files": rules,
+        "alerting": {"alertmanagers": [{"static_configs": [{"targets": [receiver]}]}] if receiver else []},
         "scrape_configs": [
             {
                 "job_name": job,

@@ -1,30 +1,54 @@
-"""Alerts fire in a real Prometheus for faulty deployments, and stay silent for a healthy one."""
+"""Each fault of the table fires its alert and no other, in a real Prometheus and a real Alertmanager."""
 
 from pathlib import Path
 
 import pytest
 
 from scripts.alerts import ALERTS
-from tests.dashboards.faulty import FAULTY, OPERATOR, SLOW, all_fire, expected_alerts, hurried
+from tests.dashboards.faults import FAULTS, table
+from tests.dashboards.faulty import BROKEN, FASTER, alert_of, hurried, rig, wrong
+from tests.documents import ROOT
+
+STALL = 0.7
+"""Seconds."""
 
 
-@pytest.mark.paced  # its engines and clients share one loop, and each second of a stall is fifty for the rules
-@pytest.mark.timeout(220)
+@pytest.mark.paced  # its engines and clients share one loop, and each second of a stall is 25 for the rules
+@pytest.mark.timeout(200)
 @pytest.mark.usefixtures("programs")
-async def test_alerts_fire_for_faulty_deployments_only(tmp_path: Path) -> None:
-    seen = await all_fire(tmp_path)
+async def test_each_fault_fires_its_alert_alone(tmp_path: Path) -> None:
+    for name in ("first", "second"):
+        (tmp_path / name).mkdir()
+        async with rig(tmp_path / name, seconds=10 * 60 / FASTER + 8) as running:
+            seen = await running.run(quiet=3.0)
+        if not wrong(seen) or running.stall < STALL:
+            break  # a machine that stopped for so long has shown nothing
 
-    assert expected_alerts() <= set(seen), f"never: {expected_alerts() - set(seen)}"
-    assert not [each for each in seen if each[0] == "healthy"], seen
+    assert not wrong(seen), seen
+    blocked = {name for name in BROKEN if alert_of(name) == "PDXNotSplitting"} - {"no-p"}  # their prefill engines serve
+    assert not {name: lines for name, lines in running.confirmed.items() if lines and name not in blocked}
 
 
-def test_every_alert_is_caused_or_named() -> None:
-    caused = {alert for faulty in FAULTY for alert in faulty.alerts} | OPERATOR | SLOW
+@pytest.mark.soak
+@pytest.mark.usefixtures("programs")
+async def test_within_three_minutes_and_ten(tmp_path: Path) -> None:
+    """The rules as they are, for half an hour: the healthy deployment at full load fires nothing."""
+    async with rig(tmp_path, seconds=30 * 60, faster=1, every=15.0) as running:
+        seen = await running.run(quiet=120.0)
 
-    assert caused == {(alert.name, next(iter(alert.labels.values()), "")) for alert in ALERTS}
+    assert not wrong(seen, minute=60.0), seen
+
+
+def test_every_alert_is_in_the_table() -> None:
+    assert {fault.alert for fault in FAULTS} - {""} == {alert.name for alert in ALERTS}
+    assert {*BROKEN} == {fault.name for fault in FAULTS} - {"", "old", "own-router"}
+
+
+def test_the_page_has_the_table() -> None:
+    assert table() in (ROOT / "docs" / "observability.md").read_text(encoding="utf-8")
 
 
 def test_durations_are_divided() -> None:
-    assert hurried("expr: rate(x[5m]) > y[1h]\n    for: 15m\n    labels:") == (
-        "expr: rate(x[6000ms]) > y[72000ms]\n    for: 18000ms\n    labels:"
+    assert hurried("interval: 30s\nexpr: rate(x[5m]) > y[1d]\n    for: 15m\n    labels:", 50) == (
+        "interval: 600ms\nexpr: rate(x[6000ms]) > y[1728000ms]\n    for: 18000ms\n    labels:"
     )

@@ -36,17 +36,21 @@ def test_a_cache_is_filled_once(monkeypatch: pytest.MonkeyPatch, cache: Path) ->
         ran.append(" ".join(command[:2]))
         if command[0] == "apt-get" and command[1] == "download" and "apt-get update" not in ran:
             return subprocess.CompletedProcess(command, 100, "", "no such package")
-        (folder / "prometheus_2.42.0_amd64.deb").touch()
         if command[0] == "dpkg-deb":
             (folder / "content" / "usr" / "bin").mkdir(parents=True)
             for name in PROGRAMS:
-                (folder / "content" / "usr" / "bin" / name).touch()
+                (folder / "content" / "usr" / "bin" / name).write_bytes(b"open /usr/share/prometheus/alertmanager!")
+        else:
+            (folder / f"{command[-1]}_1.0_amd64.deb").touch()
         return subprocess.CompletedProcess(command, 0, "", "")
 
     monkeypatch.setattr(prometheus, "_run", run)
 
     assert prometheus_programs() == prometheus_programs() == {name: cache / name for name in PROGRAMS}
-    assert ran == ["apt-get download", "apt-get update", "apt-get download", "dpkg-deb -x"]
+    assert (
+        ran == ["apt-get download", "apt-get update", "apt-get download", *["dpkg-deb -x", "apt-get download"] * 2][:-1]
+    )
+    assert (cache / PROGRAMS[-1]).read_bytes() == b"open ." + b"/" * 33 + b"!", "the templates are read from the cache"
 
 
 def test_a_missing_program_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

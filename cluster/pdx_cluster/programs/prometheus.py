@@ -1,4 +1,4 @@
-"""Finds Prometheus and promtool on PATH, or unpacks Debian's package into a cache."""
+"""Finds Prometheus, promtool and Alertmanager on PATH, or unpacks Debian's packages into a cache."""
 
 import fcntl
 import os
@@ -11,11 +11,17 @@ from typing import Final
 from pdx_cluster.errors import ClusterError, MissingError
 from pdx_cluster.programs.kubernetes import Report, cache_root
 
-PROGRAMS: Final = ("prometheus", "promtool")
+PACKAGES: Final = {"prometheus": ("prometheus", "promtool"), "prometheus-alertmanager": ("prometheus-alertmanager",)}
+"""Programs by Debian's package. Other systems name the last one alertmanager."""
+PROGRAMS: Final = tuple(name for names in PACKAGES.values() for name in names)
+
+_TEMPLATES: Final = b"/usr/share/prometheus/alertmanager"
+"""Where Debian's Alertmanager reads its templates. An unpacked one reads them from its working directory instead: the
+program has this path as a constant, and a path of slashes has the same length."""
 
 
 def prometheus_programs(report: Report = lambda line: None) -> dict[str, Path]:
-    """Return the paths of both programs; raises MissingError without them, ClusterError for a broken package."""
+    """Return the paths of the programs; raises MissingError without them, ClusterError for a broken package."""
     found = {name: shutil.which(name) for name in PROGRAMS}
     if all(found.values()):
         return {name: Path(path) for name, path in found.items() if path}
@@ -23,33 +29,38 @@ def prometheus_programs(report: Report = lambda line: None) -> dict[str, Path]:
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if not all((folder / name).is_file() for name in PROGRAMS):
-            _unpack(folder, report)
+        for package, names in PACKAGES.items():
+            if not all((folder / name).is_file() for name in names):
+                _unpack(package, folder, report)
     return {name: folder / name for name in PROGRAMS}
 
 
-def _unpack(folder: Path, report: Report) -> None:
-    """Unpack the package. Installing it needs root and starts a service."""
+def _unpack(name: str, folder: Path, report: Report) -> None:
+    """Unpack a package. Installing it needs root and starts a service."""
     if shutil.which("apt-get") is None or shutil.which("dpkg-deb") is None:
-        raise MissingError("Install prometheus and promtool (Debian package prometheus), then try again.")
-    report(f"Unpacking Debian's prometheus into {folder}")
+        raise MissingError(f"Install {' and '.join(PACKAGES[name])} (Debian package {name}), then try again.")
+    report(f"Unpacking Debian's {name} into {folder}")
     with tempfile.TemporaryDirectory(prefix=".new-", dir=folder) as new:
-        _download(Path(new))
-        package = next(Path(new).glob("prometheus_*.deb"))
+        _download(name, Path(new))
+        package = next(Path(new).glob(f"{name}_*.deb"))
         done = _run(["dpkg-deb", "-x", str(package), "content"], Path(new))
         if done.returncode:
             raise ClusterError(f"{package.name} cannot be unpacked: {done.stderr.strip()}")
-        for name in PROGRAMS:
-            (Path(new) / "content" / "usr" / "bin" / name).replace(folder / name)
+        for program in PACKAGES[name]:
+            found = Path(new) / "content" / "usr" / "bin" / program
+            found.write_bytes(found.read_bytes().replace(_TEMPLATES, b".".ljust(len(_TEMPLATES), b"/")))
+            for template in (Path(new) / "content").glob(f"{_TEMPLATES.decode()[1:]}/*.tmpl"):
+                template.replace(folder / template.name)
+            found.replace(folder / program)
 
 
-def _download(folder: Path) -> None:
-    download = ["apt-get", "download", "-q", "prometheus"]
+def _download(package: str, folder: Path) -> None:
+    download = ["apt-get", "download", "-q", package]
     for command in (download, ["apt-get", "update", "-q"], download):
         done = _run(command, folder)
         if command is download and done.returncode == 0:
             return
-    raise MissingError(f"Install the Debian package prometheus, then try again: {done.stderr.strip()}")
+    raise MissingError(f"Install the Debian package {package}, then try again: {done.stderr.strip()}")
 
 
 def _run(command: list[str], folder: Path) -> "subprocess.CompletedProcess[str]":

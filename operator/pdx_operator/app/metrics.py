@@ -117,6 +117,7 @@ def _states(namespaces: Mapping[str, bool | None], leads: bool) -> Iterable[Metr
 def _objects(summaries: Mapping[str, ObjectSummary], now: float) -> Iterable[Metric]:
     """Metrics of all objects."""
     yield _conditions(summaries.values())
+    yield _conditions_of_objects(summaries)
     yield _rollouts(summaries.values())
     yield _ages(summaries, now)
     yield GaugeMetricFamily(
@@ -147,6 +148,18 @@ def _conditions(summaries: Iterable[ObjectSummary]) -> Metric:
     for kind in ConditionType:
         for status in _STATUSES:
             family.add_metric([kind, status], tally[kind, status])
+    return family
+
+
+def _conditions_of_objects(summaries: Mapping[str, ObjectSummary]) -> Metric:
+    family = GaugeMetricFamily(
+        "pdx_operator_object_condition",
+        "1 for the present status of each condition of a PDDeployment.",
+        labels=["object", "condition", "status"],
+    )
+    for name, summary in summaries.items():
+        for kind, condition in summary.conditions.items():
+            family.add_metric([name, kind, condition.status], 1)
     return family
 
 
