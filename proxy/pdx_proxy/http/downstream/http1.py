@@ -69,6 +69,7 @@ class Http1Connection:
         "_loop",
         "_missing",
         "_owner",
+        "_peer",
         "_progress",
         "_read_paused",
         "_refused",
@@ -109,6 +110,8 @@ class Http1Connection:
         """Receives the size of each part of the body."""
         self._refused: RefusedError | None = None
         """Why the rest of the body is not accepted."""
+        self._peer = ""
+        """Its client's address, once that has been needed."""
         self._progress = SendProgress()
         self._drained = False
         """Whether the client has accepted every byte and no request is open: nothing to inspect."""
@@ -143,7 +146,9 @@ class Http1Connection:
     @property
     def peer(self) -> str:
         """The client's address."""
-        return peer_of(self.transport)
+        if not self._peer:
+            self._peer = peer_of(self.transport)
+        return self._peer
 
     def count_body(self, count: Callable[[int], None]) -> None:
         """Call `count` with the size of each part of the body: of what has arrived now, of the rest as it arrives."""
