@@ -36,7 +36,7 @@ help: ## List the targets
 install: $(VENV)/.installed ## Install pdx and the CPU engine into .venv (locked, with hashes)
 
 .PHONY: compiled
-compiled: install-dev ## Compile the gateway's hot modules beside its sources: it then serves twice as many requests
+compiled: install-dev ## Compile the gateway's hot modules next to its sources: it then serves twice as many requests
 	@$(BIN)/pdx gateway --compile
 
 .PHONY: install-lmcache

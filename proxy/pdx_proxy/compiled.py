@@ -1,4 +1,4 @@
-"""The hot modules that mypyc has compiled for these sources, in a cache beside the package: builds and imports them.
+"""The hot modules that mypyc has compiled for these sources, in a cache next to the package: builds and imports them.
 
 The cache has one folder, named after a hash of the sources. After a change of the sources, Python runs the files again.
 """
