@@ -25,8 +25,8 @@ _CONNECTION: Final = _CLOSE | {"keep-alive", "Keep-Alive"}
 _HEADER: Final = re.compile(rb"([\w!#$%&'*+.^`|~-]+): *([!-~](?:[ -~]*[!-~])?)?", re.ASCII)
 """A line that all parsers read alike: a token, and visible characters and spaces (RFC 9110, 5.1 and 5.5)."""
 _MOST_DIGITS: Final = 15
-_HEADS: Final[dict[bytes, dict[str, str]]] = {}
-"""The headers of earlier heads, by the head without the length of its body: a client mostly repeats the rest."""
+_HEADS: Final[dict[bytes, tuple[str, dict[str, str], bool]]] = {}
+"""What earlier heads were, by the head without the length of its body: a client mostly repeats the rest."""
 _MOST_KEPT: Final = 256
 _LONGEST_KEPT: Final = 2048
 
@@ -46,13 +46,8 @@ def may_be_hot(data: bytes) -> bool:
     )
 
 
-def hot_path(data: bytes) -> str:
-    """The path of a request for the fast path, whose first line has arrived."""
-    return _HOT[data[: data.index(b"\n") + 1]]
-
-
-def read_head(head: bytes, max_body_bytes: int) -> tuple[Mapping[str, str], int, bool] | None:
-    """Headers by lower-case name, length of the body, and whether the connection is kept alive.
+def read_head(head: bytes, max_body_bytes: int) -> tuple[str, Mapping[str, str], int, bool] | None:
+    """Path, headers by lower-case name, length of the body, and whether the connection is kept alive.
 
     The headers are without the length. They may be those of another request too. None for a head that goes to the
     fallback. The first line is one of a hot request.
@@ -62,17 +57,19 @@ def read_head(head: bytes, max_body_bytes: int) -> tuple[Mapping[str, str], int,
         before, name, rest = head.partition(b"\r\ncontent-length: ")
     digits, _, after = rest.partition(b"\r\n")
     others = before + b"\r\n" + after
-    headers = _HEADS.get(others)
-    if headers is None:
+    found = _HEADS.get(others)
+    if found is None:
         headers = _read_headers(others)
         if headers is None:
             return None
+        path = _HOT[others[: others.index(b"\n") + 1]]
+        found = path, headers, headers.get("connection", "") not in _CLOSE
         if len(others) <= _LONGEST_KEPT:
             if len(_HEADS) >= _MOST_KEPT:
                 _HEADS.clear()
-            _HEADS[others] = headers
+            _HEADS[others] = found
     size = int(digits) if digits.isdigit() and len(digits) <= _MOST_DIGITS else 0
-    return (headers, size, headers.get("connection", "") not in _CLOSE) if 0 < size <= max_body_bytes else None
+    return (found[0], found[1], size, found[2]) if 0 < size <= max_body_bytes else None
 
 
 def _read_headers(head: bytes) -> dict[str, str] | None:

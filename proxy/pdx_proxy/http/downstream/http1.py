@@ -13,7 +13,7 @@ from math import inf
 from typing import Final, Protocol, cast
 
 from pdx_proxy.http.downstream.exchange import Handler, Pausable, answer
-from pdx_proxy.http.downstream.head import MAX_HEAD_BYTES, hot_path, may_be_hot, read_head
+from pdx_proxy.http.downstream.head import MAX_HEAD_BYTES, may_be_hot, read_head
 from pdx_proxy.http.downstream.transport import SendProgress, body_seconds, hand_over, peer_of, sweep_client
 from pdx_proxy.http.errors import RefusedError, body_too_slow, error_body, unavailable_body
 from pdx_proxy.http.tcp import cut, detect_lost_peer, has_unread_bytes
@@ -323,8 +323,7 @@ class Http1Connection:
         if head is None:
             self._fall_back(data)
             return
-        self.headers, size, kept = head
-        self.path = hot_path(data)
+        self.path, self.headers, size, kept = head
         self.closes = not kept or self._owner.stopping
         self.begun = self._drained = False
         self._missing = self.size = size
