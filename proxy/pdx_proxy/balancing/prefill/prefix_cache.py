@@ -50,10 +50,9 @@ class PrefixCache:
         if self._latest:
             latest, self._latest = self._latest, []
             for other in latest:
-                hashes = other.hashes
-                for index in range(self._found(other), len(hashes)):
-                    self._reserved.add(hashes[index])
-        hashes, blocks, reserved = prompt.hashes, self._blocks, self._reserved
+                self._reserved.update(other.hashes[self._found(other) :])
+        hashes: list[Any] = prompt.hashes  # not integers: compiled, those of 64 bits are converted at each use
+        blocks, reserved = self._blocks, self._reserved
         low, high = 0, len(hashes)
         while low < high:  # bisection: see the module
             middle = (low + high) // 2
@@ -80,7 +79,7 @@ class PrefixCache:
 
     def touch(self, prompt: PromptBlocks, longest: int = MOST_TOKENS) -> None:
         """The engine has computed this prompt, at most so many tokens: its blocks are the last to be evicted."""
-        hashes: list[Any] = prompt.hashes  # not integers: compiled, those of 64 bits are converted at each use
+        hashes: list[Any] = prompt.hashes
         ends, blocks = prompt.ends, self._blocks
         move_to_end = blocks.move_to_end
         count = len(hashes)
