@@ -216,7 +216,7 @@ class Attempts:
         full.update([engine.name for engine in snapshot.prefill if load.full(engine)])
         choice = self._choose(request, self._first, full)
         if choice is not None and choice.prefill is not None:
-            return self.has_room(choice), choice
+            return True, choice
         return self.choose_with_room(request)
 
     def choose_with_room(self, request: Request) -> tuple[bool, Choice | None]:
