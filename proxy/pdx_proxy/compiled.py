@@ -58,7 +58,7 @@ def key() -> str:
 def use(environ: "os._Environ[str]" = os.environ) -> None:
     """Import compiled modules from now on, if they are those of these sources."""
     if environ.get(VARIABLE) != "0" and (folder := CACHE / key()).is_dir():
-        sys.meta_path.insert(0, Finder(folder))  # type: ignore[arg-type]
+        sys.meta_path.insert(0, Finder(folder))
 
 
 def state() -> str:
