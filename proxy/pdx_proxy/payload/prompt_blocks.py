@@ -44,6 +44,8 @@ _LIST: Final = 0x5B
 _ZERO: Final = 0x30
 _NINE: Final = 0x39
 _SPACES: Final = (0x20, 0x09, 0x0A, 0x0D)
+_HASH: Final = xxh3_64_intdigest
+"""A name of this module: compiled, another one is looked up at each use."""
 
 
 class PromptBlocks:
@@ -70,7 +72,7 @@ class _Chain:
     __slots__ = ("_begin", "_block", "_hash", "_hashed", "_last", "_part", "_token_bytes", "ends", "hashes", "tokens")
 
     def __init__(self, key: int) -> None:
-        self._hash = key
+        self._hash: Any = key  # not an integer: compiled, one of 64 bits is converted at each use
         self._hashed = 0
         """Up to where the hash covers the prompt."""
         self._block = BLOCK_BYTES
@@ -134,7 +136,7 @@ class _Chain:
 
     def _add(self, end: int) -> None:
         begin = self._begin
-        self._hash = xxh3_64_intdigest(self._part[self._hashed - begin : end - begin], self._hash)
+        self._hash = _HASH(self._part[self._hashed - begin : end - begin], self._hash)
         self._hashed = end
 
 
@@ -145,7 +147,7 @@ def prompt_blocks(members: dict[str, Any], text: int = 0) -> PromptBlocks:
     """
     if 0 < text <= _LONG_BYTES and _SPECIAL.isdisjoint(members):
         model = members.get("model")
-        return _text_blocks(members["prompt"], text, 0 if model is None else xxh3_64_intdigest(model))
+        return _text_blocks(members["prompt"], text, 0 if model is None else _HASH(model))
     chain = _Chain(_key(members))
     for name in _PARTS:
         value = members.get(name)
@@ -198,13 +200,13 @@ def _text_blocks(text: Any, size: int, key: int) -> PromptBlocks:
     if end < size:
         text = memoryview(text)
         while end < size:
-            key = xxh3_64_intdigest(text[begin:end], key)
+            key = _HASH(text[begin:end], key)
             hashes.append(key)
             ends.append(end // TEXT_BYTES)
             begin, end = end, end + BLOCK_BYTES
     rest = size - begin
     if rest >= _SHORTEST_BYTES and rest >= size // _GROWTH:
-        hashes.append(xxh3_64_intdigest(text[begin:] if begin else text, key))
+        hashes.append(_HASH(text[begin:] if begin else text, key))
         ends.append(size // TEXT_BYTES)
     return PromptBlocks(hashes, ends, size // TEXT_BYTES)
 
@@ -217,11 +219,11 @@ def _blocks(chain: _Chain) -> PromptBlocks:
 def _key(members: dict[str, Any]) -> int:
     """A hash of what separates prompts with equal texts. An adapter (LoRA) is requested by the model's name."""
     model = members.get("model")
-    key = 0 if model is None else xxh3_64_intdigest(model)
+    key = 0 if model is None else _HASH(model)
     for name in _KEYS:
         value = members.get(name)
         if value is not None:
-            key = xxh3_64_intdigest(value, xxh3_64_intdigest(name.encode(), key))
+            key = _HASH(value, _HASH(name.encode(), key))
     return key
 
 

@@ -7,6 +7,7 @@ import sys
 
 import uvloop
 
+from pdx_proxy import compiled
 from pdx_proxy.admission import api_keys
 from pdx_proxy.admission.api_keys import KeyFileError
 from pdx_proxy.config.settings import Settings
@@ -52,6 +53,8 @@ async def _serve(settings: Settings, discovery: Discovery | None) -> int:
     spare_collector()
     scheme = "http" if settings.tls.certificate is None else "https"
     sys.stdout.write(f"pdx gateway: serving on {scheme}://{settings.listen}, admin on http://{settings.admin}\n")
+    if compiled.state() == compiled.NOT_COMPILED:
+        sys.stdout.write(f"pdx gateway: {compiled.NOT_COMPILED}; `pdx gateway --compile` compiles it once\n")
     sys.stdout.flush()
     failure = await _wait_for_end(signals, control)
     if failure is None:

@@ -207,13 +207,17 @@ class Attempts:
         load, prefill = self.load, choice.prefill
         return not load.full(choice.decode) and (prefill is None or not load.full(prefill))
 
-    def has_decode(self) -> bool:
-        """Whether an engine that answers clients has room, or none is there."""
-        load, decodes = self.load, self._engines.snapshot.decode
-        for decode in decodes:
-            if not load.full(decode):
-                return True
-        return not decodes
+    def choose_free(self, request: Request) -> tuple[bool, Choice | None]:
+        """As `choose_with_room`, when engines are probably full: they are not selected first."""
+        load, snapshot = self.load, self._engines.snapshot
+        full = {engine.name for engine in snapshot.decode if load.full(engine)}
+        if full and len(full) == len(snapshot.decode):
+            return False, None
+        full.update([engine.name for engine in snapshot.prefill if load.full(engine)])
+        choice = self._choose(request, self._first, full)
+        if choice is not None and choice.prefill is not None:
+            return True, choice
+        return self.choose_with_room(request)
 
     def choose_with_room(self, request: Request) -> tuple[bool, Choice | None]:
         """Whether the request must wait no longer, and its engines; None if there are none.
@@ -336,9 +340,7 @@ class RoomWaiter(Waiter):
         """Its slots there."""
 
     def reserve(self) -> bool:
-        if not self._attempts.has_decode():
-            return False
-        fits, choice = self._attempts.choose_with_room(self._request)
+        fits, choice = self._attempts.choose_free(self._request)
         if fits and choice is not None:
             self.choice = choice
             self.room = Room(self._attempts.load, choice.decode, choice.prefill)

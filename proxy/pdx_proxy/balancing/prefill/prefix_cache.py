@@ -10,7 +10,7 @@ like the others, so that prompts with the same beginning come to the same engine
 
 from bisect import bisect_right
 from collections import OrderedDict
-from typing import Final
+from typing import Any, Final
 
 from pdx_proxy.payload.prompt_blocks import PromptBlocks
 
@@ -50,10 +50,9 @@ class PrefixCache:
         if self._latest:
             latest, self._latest = self._latest, []
             for other in latest:
-                hashes = other.hashes
-                for index in range(self._found(other), len(hashes)):
-                    self._reserved.add(hashes[index])
-        hashes, blocks, reserved = prompt.hashes, self._blocks, self._reserved
+                self._reserved.update(other.hashes[self._found(other) :])
+        hashes: list[Any] = prompt.hashes  # not integers: compiled, those of 64 bits are converted at each use
+        blocks, reserved = self._blocks, self._reserved
         low, high = 0, len(hashes)
         while low < high:  # bisection: see the module
             middle = (low + high) // 2
@@ -80,7 +79,9 @@ class PrefixCache:
 
     def touch(self, prompt: PromptBlocks, longest: int = MOST_TOKENS) -> None:
         """The engine has computed this prompt, at most so many tokens: its blocks are the last to be evicted."""
-        hashes, ends, blocks = prompt.hashes, prompt.ends, self._blocks
+        hashes: list[Any] = prompt.hashes
+        ends, blocks = prompt.ends, self._blocks
+        move_to_end = blocks.move_to_end
         count = len(hashes)
         self.withdraw(prompt)
         if prompt.tokens > longest:
@@ -88,7 +89,7 @@ class PrefixCache:
         for index in range(count - 1, -1, -1):
             block = hashes[index]
             if block in blocks:
-                blocks.move_to_end(block)
+                move_to_end(block)
             else:
                 size = ends[index] - ends[index - 1] if index else ends[0]
                 blocks[block] = size

@@ -13,7 +13,7 @@ from math import inf
 from typing import Final, Protocol, cast
 
 from pdx_proxy.http.downstream.exchange import Handler, Pausable, answer
-from pdx_proxy.http.downstream.head import MAX_HEAD_BYTES, hot_path, may_be_hot, read_head
+from pdx_proxy.http.downstream.head import MAX_HEAD_BYTES, may_be_hot, read_head
 from pdx_proxy.http.downstream.transport import SendProgress, body_seconds, hand_over, peer_of, sweep_client
 from pdx_proxy.http.errors import RefusedError, body_too_slow, error_body, unavailable_body
 from pdx_proxy.http.tcp import cut, detect_lost_peer, has_unread_bytes
@@ -69,6 +69,7 @@ class Http1Connection:
         "_loop",
         "_missing",
         "_owner",
+        "_peer",
         "_progress",
         "_read_paused",
         "_refused",
@@ -109,6 +110,8 @@ class Http1Connection:
         """Receives the size of each part of the body."""
         self._refused: RefusedError | None = None
         """Why the rest of the body is not accepted."""
+        self._peer = ""
+        """Its client's address, once that has been needed."""
         self._progress = SendProgress()
         self._drained = False
         """Whether the client has accepted every byte and no request is open: nothing to inspect."""
@@ -143,7 +146,9 @@ class Http1Connection:
     @property
     def peer(self) -> str:
         """The client's address."""
-        return peer_of(self.transport)
+        if not self._peer:
+            self._peer = peer_of(self.transport)
+        return self._peer
 
     def count_body(self, count: Callable[[int], None]) -> None:
         """Call `count` with the size of each part of the body: of what has arrived now, of the rest as it arrives."""
@@ -318,8 +323,7 @@ class Http1Connection:
         if head is None:
             self._fall_back(data)
             return
-        self.headers, size, kept = head
-        self.path = hot_path(data)
+        self.path, self.headers, size, kept = head
         self.closes = not kept or self._owner.stopping
         self.begun = self._drained = False
         self._missing = self.size = size
