@@ -113,12 +113,5 @@ def warning(version: str) -> str:
     )
 
 
-def pair(prefill: str, decode: str) -> bool:
-    """Whether P and D of these versions can hand over KV. Versions that are not known pair with themselves only."""
-    if prefill == decode or not prefill or not decode:
-        return True
-    return prefill in VERSIONS and decode in VERSIONS and VERSIONS[prefill].nixl == VERSIONS[decode].nixl
-
-
 def _order(version: str) -> tuple[int, ...]:
     return tuple(map(int, version.split(".")))

@@ -5,7 +5,7 @@ import pytest
 from pdx_api.names import Role
 from pdx_api.render.engines import engine_inputs, pairing_revision
 from pdx_api.spec.parse import InvalidDeploymentError, parse
-from pdx_api.vllm.versions import NEWEST, OLDEST, VERSIONS, abilities, minor, pair, stated, warning
+from pdx_api.vllm.versions import NEWEST, OLDEST, VERSIONS, abilities, minor, stated, warning
 from tests.pddeployments import GOOD
 
 
@@ -40,14 +40,6 @@ def test_an_unknown_version_is_treated_as_the_nearest_one() -> None:
     )
     assert not warning("0.33")
     assert not warning("")
-
-
-def test_different_connectors_do_not_pair() -> None:
-    assert pair("0.32", "0.32")
-    assert pair("0.34", "0.34")
-    assert not pair("0.32", "0.33")
-    assert not pair("0.34", "0.33")
-    assert not pair("0.35", "0.34")
 
 
 def test_a_text_that_is_no_version() -> None:
