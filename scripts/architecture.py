@@ -20,7 +20,7 @@ _NAME: Final = re.compile(rf"`((?:{'|'.join(PROGRAMS)})(?:\.[a-z_0-9]+)*)`")
 def problems(document: str, root: Path) -> Iterator[str]:
     """The errors of the map, one sentence each."""
     named = set(_NAME.findall(document))
-    programs = {name for name, folder in PROGRAMS.items() if (root / folder / name).is_dir()}
+    programs = {name for name, folder in PROGRAMS.items() if (root / folder / name / "__init__.py").is_file()}
     for name in sorted(programs - named):
         yield f"ARCHITECTURE.md does not name the program `{name}`; add it to the map."
     for name in sorted(named):
