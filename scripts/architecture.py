@@ -20,7 +20,8 @@ _NAME: Final = re.compile(rf"`((?:{'|'.join(PROGRAMS)})(?:\.[a-z_0-9]+)*)`")
 def problems(document: str, root: Path) -> Iterator[str]:
     """The errors of the map, one sentence each."""
     named = set(_NAME.findall(document))
-    for name in sorted({*PROGRAMS} - named):
+    programs = {name for name, folder in PROGRAMS.items() if (root / folder / name / "__init__.py").is_file()}
+    for name in sorted(programs - named):
         yield f"ARCHITECTURE.md does not name the program `{name}`; add it to the map."
     for name in sorted(named):
         path = root / PROGRAMS[name.partition(".")[0]] / name.replace(".", "/")

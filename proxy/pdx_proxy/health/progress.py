@@ -45,7 +45,7 @@ class Progress:
 
         While a long prompt is prefilled in chunks, only the use of the KV cache changes from step to step: the tokens
         of a prompt are counted at its end, and a step without an output records no iteration (vLLM 0.32,
-        `PrometheusStatLogger.record`, `AsyncLLM._run_output_handler`; measured, see docs/gateway/failing-engines.md).
+        `PrometheusStatLogger.record` and `AsyncLLM._run_output_handler`; measured: docs/gateway/failing-engines.md).
         """
         names = ("running", "waiting", "kv_use", "prompt_tokens", "generated_tokens")
         values = [getattr(metrics, name) for name in names]

@@ -106,6 +106,24 @@ async def test_the_scheme_of_the_readers_system(site: Path, system: str, scheme:
         assert (await load.evaluate(WIDE))["scheme"] == scheme
 
 
+async def test_the_failure_matrix_can_be_filtered(site: Path) -> None:
+    typed = """(() => {
+      const field = document.querySelector('.pdx-filter');
+      field.value = '503 mooncake';
+      field.dispatchEvent(new Event('input'));
+      const shown = [...document.querySelectorAll('article tbody tr')].filter(row => !row.hidden);
+      return shown.map(row => row.textContent.toLowerCase());
+    })()"""
+    async with browser("chromium") as load:
+        await load.open((site / "failure-matrix.html").as_uri(), "light", 1440)
+        rows = await load.evaluate(typed)
+        every = await load.evaluate("document.querySelectorAll('article tbody tr').length")
+        await load.open((site / "glossary.html").as_uri(), "light", 1440)
+        assert await load.evaluate("document.querySelector('.pdx-filter')") is None
+    assert 0 < len(rows) < every
+    assert all("503" in row and "mooncake" in row for row in rows)
+
+
 async def found(load: Page, word: str) -> list[str]:
     """The pages that the search box lists for a word, once the search has loaded its index and lists any."""
     await load.evaluate("document.querySelector('#__search').click()")
