@@ -12,7 +12,7 @@ PARTS = {
     "{kind}NotFound": {"SecretNotFound", "ConfigMapNotFound"},
 }
 """Reasons that are composed, and their values."""
-NAMED = {"INVALID": conditions.INVALID, "SERVING": conditions.SERVING, "NOTHING_FOUND": conditions.NOTHING_FOUND}
+NAMED = {"INVALID": causes.INVALID, "SERVING": conditions.SERVING, "NOTHING_FOUND": conditions.NOTHING_FOUND}
 NAMED |= {"CRD_TOO_OLD": conditions.CRD_TOO_OLD, "AS_SPECIFIED": conditions.AS_SPECIFIED}
 NAMED["PAUSED"] = conditions.PAUSED
 NAMED["CANNOT_END"] = diagnosis.CANNOT_END
@@ -61,5 +61,5 @@ def reasons_of_degraded() -> set[str]:
     found = {failure.reason for failure in engine_log.FAILURES}
     found |= reasons(problems, "Diagnosis") | reasons(diagnosis, "Diagnosis") | reasons(diagnosis, "found")
     found |= {reason for module in (image_pulls, refusals, scheduling) for reason in reasons(module, "found")}
-    found |= {conditions.NOTHING_FOUND, conditions.INVALID, conditions.CRD_TOO_OLD}
+    found |= {conditions.NOTHING_FOUND, causes.INVALID, conditions.CRD_TOO_OLD}
     return found - {"Loading", "Queued"}  # what only takes time is in the message of Progressing

@@ -14,7 +14,7 @@ from pdx_operator.app.metrics import STATES
 from pdx_operator.app.object_summary import UNKNOWN
 from pdx_operator.controller import reconciler
 from pdx_operator.plan.rollout import Phase
-from pdx_operator.status import conditions
+from pdx_operator.status import causes, conditions
 from tests.documents import BLOCKS, ROOT
 from tests.reasons import reasons, reasons_of_degraded
 from tests.unit.operator.render.manifests_of import manifests_of
@@ -36,7 +36,7 @@ def test_every_reason_is_explained_and_no_other() -> None:
     outcomes = reasons(conditions, "_Outcome")
     assert table("reason of `Degraded`") == reasons_of_degraded()
     assert table("reason of `Progressing`") == {
-        *(*Phase, "GatewayStarting", "GatewayUpgradeWaiting", conditions.PAUSED, conditions.INVALID)
+        *(*Phase, "GatewayStarting", "GatewayUpgradeWaiting", conditions.PAUSED, causes.INVALID)
     }
     assert {*table("reason of `Progressing`"), UNKNOWN} == set(STATES), "the states of pdx_operator_rollouts"
     ready = table("reason of `Available`, `Ready`")
