@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from pdx_operator.observed import engine_log
-from pdx_operator.status import conditions, diagnosis, image_pulls, problems, refusals, scheduling
+from pdx_operator.status import causes, conditions, diagnosis, image_pulls, problems, refusals, scheduling
 
 PARTS = {
     "{server.capitalize()}NotReady": {"DecodeNotReady", "AggregatedNotReady"},
