@@ -22,6 +22,9 @@ _PREFILLED: Final = rate('vllm:prompt_tokens_total{pdx_dev_role="prefill"}', "3m
 _BROKEN: Final = total('pdx_transfer_probe_pairs{verdict="broken"}')
 _VERIFIED: Final = total('pdx_transfer_probe_pairs{verdict="verified"}')
 _NEVER: Final = total('pdx_split{mode="Never"}')
+_STUCK: Final = (
+    f"({total('min_over_time(pdx_requests_in_flight[2m])')} > 1 and {rate('vllm:generation_tokens_total', '2m')} == 0)"
+)
 _EXIST: Final = (
     f'(count by ({ONE}) (up{{pdx_dev_role=~"prefill|decode|aggregated"}}) '
     f"or {objects('pdx_operator_object_condition')})"
@@ -47,7 +50,7 @@ def broken_pairs() -> str:
 
 
 GATEWAY_DOWN: Final = Record("pdx:gateway_down", f"{gone('pdx_build_info')} and {_EXIST}")
-UNAVAILABLE: Final = Record("pdx:unavailable", f"{gone(_SERVERS)} or {share(_FAILED, _ASKED, 0.5, 1)}")
+UNAVAILABLE: Final = Record("pdx:unavailable", f"{gone(_SERVERS)} or {share(_FAILED, _ASKED, 0.5, 1)} or {_STUCK}")
 ERRORS: Final = Record("pdx:errors", share(_FAILED, _ASKED, 0.05, 2))
 NOT_SPLITTING: Final = Record(
     "pdx:not_splitting",

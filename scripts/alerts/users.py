@@ -35,7 +35,7 @@ ALERTS: Final = (
         "1m",
         Severity.CRITICAL,
         f"{WHICH} does not answer requests.",
-        "The gateway has no engine that can answer, or more than half of the requests fail. Clients get errors.",
+        "The gateway has no engine that can answer, or more than half of the requests fail, or all requests hang.",
     ),
     Alert(
         "PDXErrors",

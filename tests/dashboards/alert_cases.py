@@ -45,6 +45,11 @@ def requests(**outcomes: str) -> dict[str, str]:
     return {f'pdx_requests_total{{{_QWEN},outcome="{name}"}}': values for name, values in usual.items()}
 
 
+def hanging(tokens: str) -> dict[str, str]:
+    """Four open requests, and the tokens that engines have generated."""
+    return {f"pdx_requests_in_flight{{{_QWEN}}}": "4x480", f"vllm:generation_tokens_total{{{_D}}}": tokens}
+
+
 def local(**reasons: str) -> dict[str, str]:
     """Requests that could be split, but that a decode engine prefilled."""
     return {f'pdx_local_prefills_total{{{_QWEN},reason="{name}"}}': values for name, values in reasons.items()}
@@ -159,6 +164,8 @@ CASES: Final = (
     Case("PDXUnavailable", "no decode engine is warm", True, _NO_D),
     Case("PDXUnavailable", "decode engines are gone", True, endpoints(d="2x40 _x440")),
     Case("PDXUnavailable", "most requests fail", True, endpoints() | requests(whole="0+4x480", unavailable="0+6x480")),
+    Case("PDXUnavailable", "all requests hang", True, endpoints() | hanging("7x480")),
+    Case("PDXUnavailable", "requests get tokens", False, endpoints() | hanging("0+50x480")),
     Case("PDXUnavailable", "the first engines load", False, endpoints(p="0x480", d="0x480")),
     Case("PDXUnavailable", "the gateway is gone", False, _DOWN | requests(unavailable="0+6x480")),
     Case("PDXUnavailable", "two requests fail", False, endpoints() | requests(unavailable="0x40 2x440")),
