@@ -71,6 +71,10 @@ def files(folder: Path) -> list[Path]:
     return list(folder.iterdir())
 
 
+async def test_pdx_probe(pair: Pair) -> None:
+    await check_probe(pair.prefill, pair.decode)
+
+
 async def test_text_is_a_single_engines_and_the_prompt_came_from_outside(
     session: aiohttp.ClientSession, front: Gateway, pair: Pair
 ) -> None:
@@ -152,7 +156,3 @@ async def test_a_dead_prefill_is_survived(session: aiohttp.ClientSession, front:
     assert (await decode(session, pair, prompt, params)).text == expected, "what P saved is there without P"
     got = await complete(session, front.url, {"prompt": prompt, "max_tokens": 24})
     assert (got.status, got.text) == (200, expected)
-
-
-async def test_pdx_probe(pair: Pair) -> None:
-    await check_probe(pair.prefill, pair.decode)

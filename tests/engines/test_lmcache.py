@@ -60,6 +60,10 @@ def pair(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
             yield Served(prefill, decode, logs, server)
 
 
+async def test_pdx_probe(pair: Served) -> None:
+    await check_probe(pair.prefill, pair.decode)
+
+
 @pytest.mark.parametrize(("chat", "stream"), SHAPES)
 async def test_text_is_a_single_engines_and_the_prompt_came_from_outside(
     chat: bool, stream: bool, session: aiohttp.ClientSession, front: Gateway, pair: Served
@@ -133,7 +137,3 @@ async def test_a_dead_prefill_is_survived(session: aiohttp.ClientSession, front:
     got = await complete(session, front.url, body)
     assert (got.status, got.text) == (200, expected)
     await eventually(lambda: pair.decode.external_tokens > before, 20, "what P has stored is gone with it")
-
-
-async def test_pdx_probe(pair: Served) -> None:
-    await check_probe(pair.prefill, pair.decode)

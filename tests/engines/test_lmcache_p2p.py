@@ -61,6 +61,10 @@ def pair(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
             yield Served(prefill, decode, logs, coordinator, servers)
 
 
+async def test_pdx_probe(pair: Served) -> None:
+    await check_probe(pair.prefill, pair.decode)
+
+
 @pytest.mark.parametrize(("chat", "stream"), SHAPES)
 async def test_text_is_a_single_engines_and_the_prompt_came_from_outside(
     chat: bool, stream: bool, session: aiohttp.ClientSession, front: Gateway, pair: Served
@@ -120,7 +124,3 @@ async def start(server: SideProcess) -> None:
     if server.process is None or server.process.poll() is not None:
         server.start()
         await asyncio.to_thread(server.wait_until_healthy)
-
-
-async def test_pdx_probe(pair: Served) -> None:
-    await check_probe(pair.prefill, pair.decode)

@@ -98,7 +98,8 @@ def pick_whole(
     if found is None or found.decode.role is _AGGREGATED:
         return found
     prefills = _without(snapshot.peers.get(found.decode.revision, ()), avoid)
-    return Choice(least((found.decode, *prefills), load_of, cursor), None, None, decode, suspended=True)
+    engines = prefills if prefills and found.decode.name in avoid else (found.decode, *prefills)
+    return Choice(least(engines, load_of, cursor), None, None, decode, suspended=True)
 
 
 def pick_prefill(snapshot: Snapshot, load_of: LoadOf, *, avoid: Collection[str], cursor: int) -> Choice | None:

@@ -63,12 +63,15 @@ class _Totals:
         before = then.phases.get(phase) or [0] * len(now)
         return [max(0, count - past) for count, past in zip(now, before, strict=True)]
 
-    def token_times(self, then: "_Totals") -> dict[str, Mean]:
-        """Return the time between output tokens since `then`; an engine with smaller counts has restarted."""
+    def token_times(self, then: "_Totals", first: Mapping[str, Mean]) -> dict[str, Mean]:
+        """Return the time between output tokens since `then`, or since `first` if an engine was not known then.
+
+        An engine with smaller counts or sums has restarted.
+        """
         grown = {}
         for name, mean in self.tokens.items():
-            before = then.tokens.get(name, NO_TIME)
-            since = mean - before if mean.count >= before.count else mean
+            before = then.tokens.get(name) or first.get(name, NO_TIME)
+            since = mean - before if mean.count >= before.count and mean.total >= before.total else mean
             if since.count >= _LEAST:
                 grown[name] = since
         return grown
@@ -90,6 +93,8 @@ class History:
         self._speeds: deque[_Speed] = deque(maxlen=WINDOWS)
         self._since = _Totals(at)
         """Where the present part of the hour begins."""
+        self._first: dict[str, Mean] = {}
+        """Endpoint -> its time between output tokens when it was first seen: it may have served for long before."""
 
     def update(self, at: float, report: Mapping[str, Any], engines: Iterable[Report] = ()) -> None:
         """Add the sum of the workers' reports (`Counters.report`) and the last reports of the engines."""
@@ -100,12 +105,15 @@ class History:
             for each in engines
             if each.endpoint.role is not Role.PREFILL
         }
-        self._recent.append(_totals(at, report, {**self._recent[-1].tokens, **tokens}))
+        oldest = self._recent[0].tokens
+        gone = {n: mean for n, mean in self._recent[-1].tokens.items() if n not in tokens and oldest.get(n) != mean}
+        self._first = {name: self._first.get(name, mean) for name, mean in (gone | tokens).items()}
+        self._recent.append(_totals(at, report, gone | tokens))
         while len(self._recent) > 2 and self._recent[1].at <= at - self._window:
             self._recent.popleft()
         if at - self._since.at >= self._window:
             now = self._recent[-1]
-            self._speeds.append(_speed(self._since, now))
+            self._speeds.append(_speed(self._since, now, self._first))
             self._since = now
 
     def as_json(self, at: float, report: Mapping[str, Any]) -> dict[str, Any]:
@@ -118,7 +126,7 @@ class History:
             "retriesRefused": max(0, now.refused - then.refused),
             "ttft": _described(now.durations(then, Phase.FIRST_TOKEN)),
             "queue": _described(now.durations(then, Phase.QUEUE)),
-            "tpot": {name: mean.mean for name, mean in now.token_times(then).items()},
+            "tpot": {name: mean.mean for name, mean in now.token_times(then, self._first).items()},
             "normal": {
                 "ttft": typical(speed.ttft for speed in self._speeds),
                 "tpot": typical(speed.tpot for speed in self._speeds),
@@ -133,8 +141,8 @@ def _totals(at: float, report: Mapping[str, Any], tokens: Mapping[str, Mean]) ->
     )
 
 
-def _speed(then: _Totals, now: _Totals) -> _Speed:
-    tokens = sum(now.token_times(then).values(), NO_TIME)
+def _speed(then: _Totals, now: _Totals, first: Mapping[str, Mean]) -> _Speed:
+    tokens = sum(now.token_times(then, first).values(), NO_TIME)
     return _Speed(median(now.durations(then, Phase.FIRST_TOKEN)), tokens.mean)
 
 

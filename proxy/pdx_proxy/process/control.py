@@ -218,7 +218,9 @@ class Control:
         with self._guard.step("The check of silent engines"):
             await self._idle_checks.update(scraped)
         if scraped.is_sample:
-            report = await self._worker_report()
+            report: dict[str, Any] = {}
+            with self._guard.step("The report of the workers"):
+                report = await self._worker_report()
             with self._guard.step("The use of the share of transfers"):
                 self.transfer_share.update(scraped, report["outcomes"][Outcome.SPLIT])
             with self._guard.step("The history"):

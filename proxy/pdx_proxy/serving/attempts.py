@@ -211,11 +211,11 @@ class Attempts:
         """As `choose_with_room`, when engines are probably full: they are not selected first."""
         load, snapshot = self.load, self._engines.snapshot
         full = {engine.name for engine in snapshot.decode if load.full(engine)}
-        if full and len(full) == len(snapshot.decode):
+        if full and len(full) == len(snapshot.decode) and self._chooser.splits:
             return False, None
         full.update([engine.name for engine in snapshot.prefill if load.full(engine)])
         choice = self._choose(request, self._first, full)
-        if choice is not None and choice.prefill is not None:
+        if choice is not None and self.has_room(choice) and (choice.prefill is not None or not request.divisible):
             return True, choice
         return self.choose_with_room(request)
 
@@ -229,7 +229,8 @@ class Attempts:
             return True, choice
         snapshot = self._engines.snapshot
         full = {e.name for e in snapshot.everything if self.load.full(e)}
-        if full.issuperset([decode.name for decode in snapshot.decode]):
+        may_serve = snapshot.decode if self._chooser.splits else snapshot.everything
+        if full.issuperset([engine.name for engine in may_serve]):
             return False, choice
         other = self._choose(request, self._first, full)
         if other is None or not self.has_room(other):

@@ -16,11 +16,19 @@ import pdx_proxy
 SUFFIX = EXTENSION_SUFFIXES[0]
 STATE = "import pdx_proxy.http.target as t; from pdx_proxy import compiled; print(t.__file__); print(compiled.state())"
 SCRIPT = """
-import sys
+import subprocess, sys, sysconfig
 from pathlib import Path
 target = Path(sys.argv[1])
 assert sys.argv[2] == "--path" and (Path(sys.argv[3]) / "pdx_api").is_dir()
-(target / "pdx_proxy/http/target{suffix}").write_bytes(b"no library")
+for name, folder in (("ab__mypyc", ""), ("target", "pdx_proxy/http/")):
+    source = target / "source.c"
+    source.write_text(
+        '#include <Python.h>\\nstatic struct PyModuleDef m = {{PyModuleDef_HEAD_INIT, "x", 0, -1, 0}};\\n'
+        "PyMODINIT_FUNC PyInit_" + name + "(void) {{ return PyModule_Create(&m); }}\\n"
+    )
+    include = sysconfig.get_paths()["include"]
+    built = str(target / (folder + name + "{suffix}"))
+    subprocess.run(["cc", "-shared", "-fPIC", "-I", include, str(source), "-o", built], check=True)
 """
 PDX = "import sys; from pdx_cli.main import main; sys.exit(main(['gateway', '{}']))"
 BUILD = "from pdx_proxy import compiled; print(compiled.build())"
@@ -28,7 +36,7 @@ BUILD = "from pdx_proxy import compiled; print(compiled.build())"
 
 @pytest.fixture
 def package(tmp_path: Path) -> Path:
-    """Return a folder with a copy of the package, whose compiler writes one file that cannot be loaded."""
+    """Return a folder with a copy of the package, whose compiler writes one module."""
     shutil.copytree(
         Path(pdx_proxy.__file__).parent, tmp_path / "pdx_proxy", ignore=shutil.ignore_patterns("__pycache__")
     )
@@ -48,7 +56,7 @@ def test_what_was_compiled_is_used_as_long_as_the_sources_are_the_same(package: 
     built = Path(run(package, BUILD).stdout.strip())
     assert built.parent == package / ".compiled"
     assert Path(run(package, BUILD).stdout.strip()) == built, "nothing is compiled again"
-    assert f"{built}/pdx_proxy/http/target{SUFFIX}" in run(package, STATE).stderr, "it is loaded, and is no library"
+    assert run(package, STATE).stdout.startswith(f"{built}/pdx_proxy/http/target{SUFFIX}\n")
     assert run(package, STATE, PDX_COMPILED="0").returncode == 0
     version = run(package, PDX.format("--version"), PDX_COMPILED="0").stdout
     assert version.startswith("pdx gateway "), version
@@ -57,8 +65,22 @@ def test_what_was_compiled_is_used_as_long_as_the_sources_are_the_same(package: 
         file.write("# changed\n")
     assert run(package, STATE).stdout.startswith(f"{package}/pdx_proxy/http/target.py\n"), "another source"
     again = Path(run(package, BUILD).stdout.strip())
-    assert [*again.parent.iterdir()] == [again]
+    assert {*again.parent.iterdir()} == {again, again.parent / ".lock"}
     assert again != built
+
+
+def test_a_build_that_cannot_be_loaded_is_not_used_and_is_built_again(package: Path) -> None:
+    built = Path(run(package, BUILD).stdout.strip())
+    (built / f"ab__mypyc{SUFFIX}").write_bytes(b"no library")
+    assert run(package, STATE).stdout == f"{package}/pdx_proxy/http/target.py\nnot compiled (about half as fast)\n"
+    assert run(package, BUILD).stdout.strip() == str(built)
+    assert run(package, STATE).stdout.startswith(f"{built}/")
+
+
+def test_sources_that_are_being_edited_stop_nothing(package: Path) -> None:
+    (package / ".compiled").mkdir()
+    (package / "pdx_proxy/.#target.py").symlink_to("nobody@nowhere")
+    assert run(package, STATE).returncode == 0
 
 
 @pytest.mark.parametrize(
@@ -77,4 +99,4 @@ def test_a_build_that_fails_leaves_nothing(script: str | None, reason: str, pack
     assert done.returncode == 1
     assert reason in done.stderr
     assert "Traceback" not in done.stderr
-    assert not [*package.glob(".compiled/*")]
+    assert {path.name for path in package.glob(".compiled/*")} <= {".lock"}
