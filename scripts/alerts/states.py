@@ -19,11 +19,12 @@ _LOCAL: Final = 'pdx_local_prefills_total{reason=~"no_prefill|suspended|failed|n
 _ARRIVED: Final = rate('vllm:prompt_tokens_by_source_total{pdx_dev_role="decode",source!="local_compute"}', "3m")
 _COMPUTED: Final = rate('vllm:prompt_tokens_by_source_total{pdx_dev_role="decode",source="local_compute"}', "3m")
 _PREFILLED: Final = rate('vllm:prompt_tokens_total{pdx_dev_role="prefill"}', "3m")
-_BROKEN: Final = total('pdx_transfer_probe_pairs{verdict="broken"}')
+_BROKEN: Final = f'max by ({ONE}) (pdx_transfer_probe_pairs{{verdict="broken"}})'
 _VERIFIED: Final = total('pdx_transfer_probe_pairs{verdict="verified"}')
 _NEVER: Final = total('pdx_split{mode="Never"}')
 _STUCK: Final = (
-    f"({total('min_over_time(pdx_requests_in_flight[2m])')} > 1 and {rate('vllm:generation_tokens_total', '2m')} == 0)"
+    f"({total('min_over_time(pdx_requests_in_flight[2m])')} > 1 and {rate('vllm:generation_tokens_total', '2m')} == 0 "
+    f"unless {rate(_ANSWERED, '2m')} > 0)"
 )
 _EXIST: Final = (
     f'(count by ({ONE}) (up{{pdx_dev_role=~"prefill|decode|aggregated"}}) '
@@ -49,12 +50,17 @@ def broken_pairs() -> str:
     return f"{_BROKEN} > 0"
 
 
+_SERVES: Final = f"{total('pdx_build_info')} > 0"
+"""A gateway runs: without one, the object may have been deleted."""
+
 GATEWAY_DOWN: Final = Record("pdx:gateway_down", f"{gone('pdx_build_info')} and {_EXIST}")
-UNAVAILABLE: Final = Record("pdx:unavailable", f"{gone(_SERVERS)} or {share(_FAILED, _ASKED, 0.5, 1)} or {_STUCK}")
+UNAVAILABLE: Final = Record(
+    "pdx:unavailable", f"({gone(_SERVERS)} and {_SERVES}) or {share(_FAILED, _ASKED, 0.5, 1)} or {_STUCK}"
+)
 ERRORS: Final = Record("pdx:errors", share(_FAILED, _ASKED, 0.05, 2))
 NOT_SPLITTING: Final = Record(
     "pdx:not_splitting",
-    f"({gone(_PREFILLS)} "
+    f"(({gone(_PREFILLS)} and {_SERVES}) "
     f"or ({broken_pairs()} unless {_VERIFIED} > 0) "
     f"or {share(_LOCAL, _ANSWERED, 0.5, 3)} "
     f"or ({_ARRIVED} / {_PREFILLED} < 0.5 and {_COMPUTED} / {_PREFILLED} > 0.5 and {_PREFILLED} > 10)) "
@@ -117,7 +123,8 @@ SLOW_FIRST_TOKEN: Final = Record(
 
 
 def _condition(condition: str, holds: bool) -> str:
-    return f'pdx_operator_object_condition{{condition="{condition}",status{"=" if holds else "!="}"True"}}'
+    """The series of objects whose condition has this value. A third value, Unknown, says that the spec is invalid."""
+    return f'pdx_operator_object_condition{{condition="{condition}",status="{holds}"}}'
 
 
 _AVAILABLE: Final = _condition("Available", True)

@@ -161,6 +161,18 @@ CASES: Final = (
         *("PDXGatewayDown", "all pods are gone, and the object exists", True),
         {f"pdx_build_info{{{_QWEN}}}": "1x40 _x440", **condition("Available", ("False", "1x480"))},
     ),
+    Case(
+        "PDXUnavailable",
+        "the object is deleted",
+        False,
+        endpoints(gateway="1x40 _x440", p="1x40 _x440", d="2x40 _x440"),
+    ),
+    Case(
+        "PDXUnavailable",
+        "no engine generates, and embeddings are answered",
+        False,
+        endpoints() | hanging("7x480") | requests(whole="0+9x480"),
+    ),
     Case("PDXUnavailable", "no decode engine is warm", True, _NO_D),
     Case("PDXUnavailable", "decode engines are gone", True, endpoints(d="2x40 _x440")),
     Case("PDXUnavailable", "most requests fail", True, endpoints() | requests(whole="0+4x480", unavailable="0+6x480")),

@@ -82,6 +82,13 @@ async def _free(pair: Pair) -> None:
     assert len(_late) <= 1, f"blocks were held until P's time-out: {_late}"
 
 
+async def test_pdx_probe(pair: Pair) -> None:
+    ends = pair.prefill, pair.decode
+    await check_another(*ends, "NIXL", Order.PREFILL_FIRST, "OtherConnector")
+    for order in Order:
+        await check_probe(*ends, order)
+
+
 @pytest.mark.parametrize(("front", "agent", "form"), AGENTS, indirect=["front"])
 async def test_agents_requests_are_split(
     session: aiohttp.ClientSession, front: Gateway, pair: Pair, agent: str, form: str
@@ -225,10 +232,3 @@ def test_the_example(tiny_model: Path, env: dict[str, str], tmp_path: Path) -> N
     )
     assert ended.returncode == 0, ended.stdout[-3000:] + ended.stderr[-3000:]
     assert ended.stdout.splitlines()[-1] == "KV moved: yes"
-
-
-async def test_pdx_probe(pair: Pair) -> None:
-    ends = pair.prefill, pair.decode
-    await check_another(*ends, "NIXL", Order.PREFILL_FIRST, "OtherConnector")
-    for order in Order:
-        await check_probe(*ends, order)

@@ -6,11 +6,13 @@ from typing import Final
 from pdx_api.names import Mode, Role
 from pdx_cli.checks.findings import Finding, Severity, listed, log_of, wrong
 from pdx_cli.sources.experience import (
+    CLIENT_LIMIT,
     LEAST_FAILURES,
     Limit,
     experience_of,
     gateway_objectives,
     limits_of,
+    never_splits,
     spec_objectives,
     spoken,
 )
@@ -30,7 +32,7 @@ _MEANINGS: Final[Mapping[str, str]] = {
 _SHED: Final[Mapping[str, tuple[str, str]]] = {
     "queue_full": ("because the gateway's queue was full", "Add decode engines, or send less load."),
     "queue_timeout": ("after the longest wait in the queue", "Add decode engines, or send less load."),
-    "client_limit": (
+    CLIENT_LIMIT: (
         "because their client had too many open requests",
         "Let the client send fewer requests at once, or raise its limit (docs/tenants.md).",
     ),
@@ -67,6 +69,8 @@ def unanswered_clients(observation: Observation) -> Iterator[Finding]:
     if observation.starting is not None:
         return
     silent = any(gateway.problem for gateway in observation.gateways)
+    deployed = observation.gateway
+    silent = silent or (deployed is not None and deployed.replicas > 0 and not deployed.ready)
     if not states and (silent or "gateway" in {process.name for process in observation.dead}):
         yield impact("Clients get no answer: no gateway answers", "Unavailable")
     elif _is_used(states) and not _serving(observation, Role.DECODE, Role.AGGREGATED):
@@ -134,12 +138,14 @@ def full_queue(observation: Observation) -> Iterator[Finding]:
             "QueueLong",
             f"{seen.queued} requests wait in the gateway's queue{wait}{_full(observation)}",
             "Add decode engines (spec.decode.replicas), or send less load. To refuse requests sooner, lower "
-            "spec.gateway.limits.queueSeconds.",
+            "spec.routing.queue.maxWaitSeconds.",
         )
     for reason, count in seen.sheds.items():
         when, remedy = _SHED.get(reason, (f"({reason})", ""))
         if count >= _LEAST_WAITS:
-            yield wrong("RequestsShed", f"{count:,} requests of {seen.period} were refused {when}", remedy)
+            severity = Severity.NOTE if reason == CLIENT_LIMIT else Severity.WRONG
+            sentence = f"{count:,} requests of {seen.period} were refused {when}"
+            yield Finding(severity, "RequestsShed", sentence, remedy)
 
 
 def late_first_token(observation: Observation) -> bool:
@@ -181,8 +187,8 @@ def whole_requests(observation: Observation) -> Iterator[Finding]:
     states = _states(observation)
     if observation.mode is not Mode.DISAGGREGATED or not _is_used(states) or observation.starting is not None:
         return
-    if not _serving(observation, Role.DECODE):
-        return  # see `unanswered_clients`
+    if not _serving(observation, Role.DECODE) or never_splits(states):
+        return  # see `unanswered_clients`, or spec.routing.split
     if not _serving(observation, Role.PREFILL):
         sentence = "No prefill engine serves: every request is served whole, by decode engines alone"
         yield impact(sentence, "NotSplitting", "Clients get right answers, later than usual at high load.")

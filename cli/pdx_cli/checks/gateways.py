@@ -10,6 +10,7 @@ from pdx_cli.checks.clients import cannot_split
 from pdx_cli.checks.engines import connector_off, lacks_connector
 from pdx_cli.checks.findings import Finding, Severity, log_of, shortened, wrong
 from pdx_cli.checks.transfer import MIN_SPLIT, broken_pairs, bursts_of, has_received, open_ports, outcomes_of
+from pdx_cli.sources.experience import never_splits
 from pdx_cli.sources.observation import Body, Observation
 
 _TEMPORARY: Final = r"waits for|no decode|has restarted|not been warmed"
@@ -115,6 +116,10 @@ def unsplit_requests(observation: Observation) -> Iterator[Finding]:
     if cannot_split(observation) or any(broken_pairs(observation)):
         return  # that is the reason, and no comfort
     if observation.mode is Mode.DISAGGREGATED and whole >= MIN_SPLIT and not split:
+        if never_splits(gateway.state for gateway in observation.gateways if gateway.state):
+            remedy = "Set spec.routing.split: Auto when requests are to be split again."
+            yield Finding(Severity.NOTE, "NothingSplit", "spec.routing.split is Never: no request is split", remedy)
+            return
         remedy = (
             "That is correct for short prompts (routing.disaggregateAboveTokens) and for requests that cannot be "
             "split; pdx_not_split_total counts the reasons."

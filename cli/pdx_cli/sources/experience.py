@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from pdx_api.names import Split
 from pdx_cli.inputs.times import Objectives
 from pdx_cli.sources.observation import Body
 
@@ -14,6 +15,8 @@ FAILED: Final = ("shed", "unavailable", "broken", "idle", "expired", "exhausted"
 """Outcomes (`pdx_proxy.telemetry.counters`) that the client did not cause."""
 _CLIENTS: Final = ("client_left", "refused", "refused_by_engine")
 """Outcomes that the client caused: they say nothing about the deployment."""
+CLIENT_LIMIT: Final = "client_limit"
+"""Reason of a shed request whose own client had too many: other clients do not suffer."""
 LEAST_FAILURES: Final = 3
 LEAST_SHARE: Final = 0.01
 """Requests that fail, and their share, from which on clients suffer."""
@@ -95,7 +98,8 @@ def experience_of(states: Iterable[Body]) -> Experience:
     """Add up what gateways report; a gateway without a history counts nothing."""
     found = [(state.get("history") or {}, state.get("inFlight") or {}) for state in states]
     histories = [history for history, _ in found if history]
-    outcomes = _sum(histories, "outcomes")
+    outcomes, sheds = _sum(histories, "outcomes"), _sum(histories, "sheds")
+    outcomes["shed"] = max(0, outcomes.get("shed", 0) - sheds.get(CLIENT_LIMIT, 0))
     tpot: dict[str, float] = {}
     for history in histories:
         for name, seconds in (history.get("tpot") or {}).items():
@@ -104,7 +108,7 @@ def experience_of(states: Iterable[Body]) -> Experience:
         seconds=max((history.get("seconds") or 0.0 for history in histories), default=0.0),
         ended=sum(count for name, count in outcomes.items() if name not in _CLIENTS),
         failed={name: outcomes[name] for name in FAILED if outcomes.get(name)},
-        sheds=_sum(histories, "sheds"),
+        sheds=sheds,
         not_split=_sum(histories, "notSplit"),
         attempts=_sum(histories, "retries"),
         retries_refused=sum(history.get("retriesRefused") or 0 for history in histories),
@@ -115,6 +119,11 @@ def experience_of(states: Iterable[Body]) -> Experience:
         tpot=tpot,
         normal={name: _normal(histories, name) for name in ("ttft", "tpot")},
     )
+
+
+def never_splits(states: Iterable[Body]) -> bool:
+    """Whether `spec.routing.split` is Never at all gateways."""
+    return {state.get("split") for state in states} == {Split.NEVER}
 
 
 def limits_of(stated: Iterable[Objectives], normal: Mapping[str, float | None]) -> dict[str, Limit]:

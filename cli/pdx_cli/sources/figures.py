@@ -10,7 +10,14 @@ from pdx_api.names import Mode, Role
 from pdx_api.vllm_metrics import EngineMetrics
 from pdx_cli.inputs.times import Objectives
 from pdx_cli.sources.engine_load import LoadFigures, compared
-from pdx_cli.sources.experience import Experience, Limit, experience_of, gateway_objectives, limits_of
+from pdx_cli.sources.experience import (
+    Experience,
+    Limit,
+    experience_of,
+    gateway_objectives,
+    limits_of,
+    never_splits,
+)
 from pdx_cli.sources.histograms import Buckets, quantile
 from pdx_cli.sources.observation import Body
 
@@ -147,6 +154,8 @@ class Figures:
     """What clients received in the last minutes."""
     limits: Mapping[str, Limit] = field(default_factory=dict)
     """The longest TTFT and TPOT (`ttft`, `tpot`) that are fine."""
+    never_splits: bool = False
+    """Whether spec.routing.split is Never."""
 
     @property
     def ttft(self) -> float | None:
@@ -173,7 +182,8 @@ class Figures:
     def cannot_split(self) -> bool:
         """Whether no prefill engine serves, although requests are split here."""
         serving = {each.role for each in self.endpoints if each.is_healthy}
-        return self.mode == Mode.DISAGGREGATED and Role.DECODE in serving and Role.PREFILL not in serving
+        lacks = Role.DECODE in serving and Role.PREFILL not in serving
+        return self.mode == Mode.DISAGGREGATED and lacks and not self.never_splits
 
     @property
     def recomputes(self) -> bool:
@@ -238,6 +248,7 @@ def figures(
         kv=_summary(now.readings),
         experience=experience,
         limits=limits_of((stated, gateway_objectives(states)), experience.normal),
+        never_splits=never_splits(states),
     )
 
 

@@ -188,13 +188,12 @@ def _reaches(path: str, members: dict[str, Any]) -> bool:
 
 def _has_logprobs(path: str, members: dict[str, Any]) -> bool:
     """Whether `top_logprobs` and `logprob_token_ids` come with the `logprobs` that they need."""
-    ids = members.get("logprob_token_ids")
-    if ids is not None and bytes(ids) not in (_NULL, b"[]"):
-        return False  # their number and the vocabulary count, too
+    given = bytes(members.get("logprobs", _NULL))
+    has = given == _TRUE if path == CHAT else given != _NULL
+    if not has and bytes(members.get("logprob_token_ids", _NULL)) not in (_NULL, b"[]"):
+        return False
     top = members.get("top_logprobs")
-    if top is None or path != CHAT or bytes(top) in (_NULL, b"0"):
-        return True
-    return bytes(members.get("logprobs", _NULL)) == _TRUE
+    return has or top is None or path != CHAT or bytes(top) in (_NULL, b"0")
 
 
 _STOPS: Final[dict[str, _Check]] = {"stop": _are_stops, "stop_token_ids": _are_tokens, "ignore_eos": _is_bool}

@@ -58,6 +58,8 @@ def test_the_last_minutes_end_now_and_hold_nothing_older() -> None:
 
 def test_a_gateway_that_has_just_started_reports_all_it_has_seen() -> None:
     gateway = Gateway()
+    gateway.tokens = Mean(10_000.0, 1_000_000.0)  # the engine served before the gateway did
+    gateway.sample(1.0)
     gateway.serve(12, tpot=0.2)
     gateway.sample(5.0)
     assert gateway.found["outcomes"] == {"split": 12}
@@ -87,6 +89,26 @@ def test_an_engine_that_restarts_counts_from_its_start() -> None:
     gateway.serve(2, tpot=0.01)
     gateway.sample()
     assert gateway.history.as_json(gateway.now, gateway.counters.report({}))["tpot"] == {D.name: pytest.approx(0.01)}
+
+
+def test_an_engine_that_restarts_and_serves_much_has_no_negative_times() -> None:
+    gateway = Gateway()
+    gateway.sample()
+    gateway.serve(2, tpot=0.2)
+    gateway.sample()
+    gateway.tokens = Mean()
+    gateway.serve(10, tpot=0.01)
+    gateway.sample()
+    assert gateway.found["tpot"] == {D.name: pytest.approx(0.01)}
+
+
+def test_engines_that_are_gone_are_forgotten() -> None:
+    history, counters = History(0.0), Counters()
+    for number in range(100):
+        engine = Endpoint(EndpointSpec(Address(f"d{number}", 1), Role.DECODE))
+        report = Report(engine, EngineMetrics(between_tokens=Mean(1.0, 100.0)), number * 10.0)
+        history.update(number * 10.0, counters.report({}), [report])
+    assert len(history._first) <= 14, "those of the last two minutes"
 
 
 def test_too_few_durations_have_no_median() -> None:
