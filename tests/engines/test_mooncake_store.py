@@ -94,6 +94,10 @@ async def _came(pair: Served, before: float, tokens: int) -> bool:
     return True
 
 
+async def test_pdx_probe(pair: Served) -> None:
+    await check_probe(pair.prefill, pair.decode)
+
+
 @pytest.mark.parametrize(("chat", "stream"), SHAPES)
 async def test_text_is_a_single_engines_and_the_prompt_came_from_outside(
     chat: bool, stream: bool, session: aiohttp.ClientSession, front: Gateway, pair: Served
@@ -169,7 +173,3 @@ async def test_a_dead_p_is_survived(session: aiohttp.ClientSession, front: Gatew
     assert after[failed] > before[failed], "D has not tried to load it"
     got = await complete(session, front.url, {"prompt": make_prompt(fresh(), 160), "max_tokens": 16})
     assert got.status == 200
-
-
-async def test_pdx_probe(pair: Served) -> None:
-    await check_probe(pair.prefill, pair.decode)

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import os
 import signal
 import sys
 
@@ -53,7 +54,7 @@ async def _serve(settings: Settings, discovery: Discovery | None) -> int:
     spare_collector()
     scheme = "http" if settings.tls.certificate is None else "https"
     sys.stdout.write(f"pdx gateway: serving on {scheme}://{settings.listen}, admin on http://{settings.admin}\n")
-    if compiled.state() == compiled.NOT_COMPILED:
+    if compiled.state() == compiled.NOT_COMPILED and os.environ.get(compiled.VARIABLE) != "0":
         sys.stdout.write(f"pdx gateway: {compiled.NOT_COMPILED}; `pdx gateway --compile` compiles it once\n")
     sys.stdout.flush()
     failure = await _wait_for_end(signals, control)

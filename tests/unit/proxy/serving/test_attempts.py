@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 
 import pytest
 
-from pdx_api.names import Role
+from pdx_api.names import Role, Split
 from pdx_proxy.admission.admission import Admission
 from pdx_proxy.admission.permit import Permit
 from pdx_proxy.admission.usage import Usage
@@ -182,3 +182,47 @@ async def test_engines_are_chosen_once_for_a_request_that_waits(monkeypatch: pyt
 
 class _ServedError(Exception):
     """The request has been served."""
+
+
+def _waiting(load: Load, snapshot: Snapshot, split: Split = Split.AUTO) -> Attempts:
+    """Attempts whose requests wait in the queue."""
+    engines = SimpleNamespace(load=load, settings=Settings(), snapshot=snapshot, clock=lambda: 0.0)
+    return _attempts(SimpleNamespace(engines=engines, chooser=Chooser(Choosing(split=split), load, Counters())))
+
+
+def test_a_busy_decode_lets_no_waiting_request_into_a_full_one() -> None:
+    specs = [EndpointSpec(Address(name, 1), role) for name, role in (("p", P), ("busy", D), ("full", D))]
+    p, busy, full = (Endpoint(spec, warm_up_state=State.WARM) for spec in specs)
+    load = Load()
+    load.limits = {p.name: 100, busy.name: 4, full.name: 4}
+    for decode in (*[busy] * 3, *[full] * 4):
+        load.acquire(decode)
+    load.back_off(busy, 30.0)
+    served, _ = _waiting(load, Snapshot.of([p, busy, full])).choose_free(_request())
+    assert not served
+
+
+def test_without_splitting_a_prefill_with_room_serves_what_waits() -> None:
+    specs = [EndpointSpec(Address(name, 1), role) for name, role in (("p", P), ("q", P), ("d", D))]
+    p, q, d = (Endpoint(spec, warm_up_state=State.WARM) for spec in specs)
+    load = Load()
+    load.limits = {p.name: 2, q.name: 100, d.name: 4}
+    for engine in (*[p] * 2, *[q] * 9, *[d] * 4):
+        load.acquire(engine)
+    attempts = _waiting(load, Snapshot.of([p, q, d]), Split.NEVER)
+    for choose in (attempts.choose_free, attempts.choose_with_room):
+        served, choice = choose(_request())
+        assert served
+        assert choice is not None
+        assert (choice.decode, choice.prefill) == (q, None)
+
+
+def test_without_splitting_a_decode_that_failed_is_not_tried_again_before_a_prefill() -> None:
+    specs = [EndpointSpec(Address(name, 1), role) for name, role in (("p", P), ("d", D))]
+    p, d = (Endpoint(spec, warm_up_state=State.WARM) for spec in specs)
+    load = Load()
+    load.acquire(p)
+    attempts = _waiting(load, Snapshot.of([p, d]), Split.NEVER)
+    choice = attempts._choose(_request(), replace(attempts._first, avoid=frozenset({d.name})))
+    assert choice is not None
+    assert choice.decode is p
