@@ -20,7 +20,8 @@ def unchecked_versions(observation: Observation) -> Iterator[Finding]:
         names = listed(name for _, name in engines)
         if text := versions.warning(version):
             yield Finding(Severity.NOTE, "VersionUnchecked", f"{names}: {text}")
-        effects = [each.effect for each in differences() if each.version == version and each.effect.startswith(OPEN)]
+        like = versions.abilities(version).version
+        effects = [each.effect for each in differences() if each.version == like and each.effect.startswith(OPEN)]
         for effect in dict.fromkeys(effects):
             sentence = f"{names}: vLLM {version} differs from what PDX expects. {effect.removeprefix(OPEN).strip()}"
             yield Finding(Severity.NOTE, "VersionDiffers", sentence)
