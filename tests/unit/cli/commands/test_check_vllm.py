@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pdx_api.vllm.assumptions import assumptions
+from pdx_api.vllm.assumptions import OPEN, assumptions, differences
 from pdx_cli.main import main
 from tests.documents import ROOT
 
@@ -101,6 +101,23 @@ def test_an_extract_of_an_unknown_version(tmp_path: Path, capsys: pytest.Capture
     printed = capsys.readouterr().out
     assert printed.startswith("vLLM 0.34.0 is not among the versions that PDX knows; it is compared with 0.33.\n")
     assert "Assumptions that do not hold: 1\n  route POST /v1/completions: vLLM does not have it\n" in printed
+
+
+@pytest.mark.parametrize(
+    ("version", "clause"),
+    [
+        ("0.31", " as in 0.32, {known} differ as PDX expects."),
+        ("0.32", "."),
+        ("0.33", " as in 0.32, {known} differ as PDX expects, {open} of them not handled yet."),
+    ],
+)
+def test_the_last_line_counts_what_differs(version: str, clause: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check-vllm", str(ROOT / "tests" / "contracts" / f"{version}.json")]) == 0
+    known = [each for each in differences() if each.version == version]
+    numbers = {"known": len(known), "open": sum(each.effect.startswith(OPEN) for each in known)}
+    last = capsys.readouterr().out.splitlines()[-1]
+    hold = f"{len(assumptions()) - len(known)} of {len(assumptions())} assumptions hold"
+    assert last == f"vLLM {version}.0: {hold}{clause.format(**numbers)}"
 
 
 @pytest.mark.parametrize(
