@@ -82,7 +82,7 @@ def _extract(given: str) -> Report:
     try:
         content: Any = json.loads(Path(given).read_text(encoding="utf-8"))
         return report_of(str(content["version"]), dict(content["values"]))
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise InputError(f"{given} is no result of `pdx check-vllm -o json`; name one, a folder or a wheel.") from error
 
 
