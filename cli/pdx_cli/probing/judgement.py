@@ -107,6 +107,11 @@ def result_of(trial: Trial) -> Result:
     return judge(replace(answer, cached=trial.loaded), None if trial.alone is None else trial.alone.answer)
 
 
+def may_be_held(trial: Trial) -> bool:
+    """Whether P may still hold the KV of a hand-off for D."""
+    return result_of(trial) in (Result.FAILED, Result.RECOMPUTED, Result.NOT_REPORTED)
+
+
 def problem_of(question: Question, trial: Trial, prefill: EngineFacts, decode: EngineFacts) -> Problem | None:
     """Return why a trial did not move KV, or moved another prompt's; None if it moved. The facts are of after it."""
     result = result_of(trial)

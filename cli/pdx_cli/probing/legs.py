@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 from pdx_api.connectors.families import AtBootstrap, Family, Identity, Pool, Pull, Push
 from pdx_api.names import Order, Role
 from pdx_cli.probing.causes import Reason
-from pdx_cli.probing.judgement import decode_state, handed_over, said_by
+from pdx_cli.probing.judgement import decode_state, handed_over, may_be_held, said_by
 from pdx_cli.probing.question import Question
 from pdx_cli.probing.trial import Leg, Problem, Trial
 from pdx_cli.sources.client import Answer, AnswerError, Client
@@ -88,8 +88,9 @@ class Legs:
         task = asyncio.create_task(self._in_order(body, identity))
         try:
             return await asyncio.shield(task)
-        finally:
-            await asyncio.wait({task})
+        except asyncio.CancelledError:
+            await self.release(await task)
+            raise
 
     async def _in_order(self, body: Mapping[str, Any], identity: Identity) -> Trial:
         family = self.question.family
@@ -116,7 +117,19 @@ class Legs:
         return await self.send(Role.DECODE, {**body, "cache_salt": salt})
 
     async def release(self, trial: Trial) -> None:
-        """Free what P holds for D, as a gateway does (docs/settling.md). Sends nothing if nothing can free it."""
+        """Free what P may hold for D, as a gateway does (docs/settling.md). A cancellation waits for it.
+
+        Sends nothing if nothing can free it.
+        """
+        if may_be_held(trial):
+            task = asyncio.create_task(self._release(trial))
+            try:
+                await asyncio.shield(task)
+            except asyncio.CancelledError:
+                await task
+                raise
+
+    async def _release(self, trial: Trial) -> None:
         family = self._actual(trial)
         if isinstance(family, Pool) or not trial.params:
             return
