@@ -138,9 +138,19 @@ def problem_of(question: Question, trial: Trial, prefill: EngineFacts, decode: E
     reason = Reason(likely_cause(question.family, host, evidence))
     if reason is Reason.HANDOFF and trial.matches and decode.has_nixl:
         reason = Reason.PORTS  # both run the asked connector
+    if reason in (Reason.PORTS, Reason.HANDOFF):
+        seen += _local_address(question)
     if reason is Reason.NO_CONNECTOR:
         seen = f"{seen}: {_named(evidence.unconnected)}"
     return Problem(reason, seen)
+
+
+def _local_address(question: Question) -> str:
+    """Return what makes P's address useless for D, as a clause; empty if nothing does."""
+    family, host = question.family, urlsplit(question.prefill).hostname
+    if host in _LOOPBACK and isinstance(family, Push) and isinstance(family.identity, AtBootstrap):
+        return f"; its leg names {host} of --prefill, where it reaches the prefill engine only on the same machine"
+    return ""
 
 
 def _shows_nothing(leg: Leg | None) -> bool:

@@ -57,11 +57,11 @@ class Session:
         try:
             await self._inspect(report)
             words = await self._warm_up(report)
+            legs = self._legs(report)
+            await self._try_twice(report, legs, words, None)
         except UnusableError as error:
             report.unusable[error.role] = str(error)
             return report
-        legs = self._legs(report)
-        await self._try_twice(report, legs, words, None)
         in_order = isinstance(self.question.family, Push) and self.question.order is not Order.PREFILL_FIRST
         if in_order and report.problem is None and not report.unusable and report.trial is not None:
             await self._try_twice(report, legs, words, report.trial.identity)

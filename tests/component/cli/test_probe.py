@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+import socket
 import ssl
 import sys
 from pathlib import Path
@@ -246,6 +247,21 @@ async def test_an_engine_is_down(down: Role, make_world: MakeWorld, capsys: Capt
     found = json.loads(capsys.readouterr().out)
     assert (found["result"], found["reason"]) == ("unusable", "Unusable")
     assert found[down]["problem"] == line[down]
+
+
+async def test_a_bootstrap_that_does_not_answer(make_world: MakeWorld, capsys: Captured) -> None:
+    """Its port may not be forwarded. No hand-off is tried, so nothing is shown about the connector."""
+    world = await make_world(Order.PREFILL_FIRST, connector="Mooncake", gateway=False)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    code, line, out = await probe(capsys, command(world, "--identity-port", str(port)))
+    assert code == 2, out
+    assert line["prefill"] == (
+        f"its bootstrap http://127.0.0.1:{port}/query did not answer: connection refused; correct --identity-port, or "
+        "--connector if it has no bootstrap"
+    )
+    assert line["KV"] == "not tried"
+    await check_engines(world)
 
 
 async def test_a_prefill_leg_fails(make_world: MakeWorld, capsys: Captured) -> None:
