@@ -42,7 +42,7 @@ class Parser(argparse.ArgumentParser):
         if _REQUIRED in message and (flag := _missing_from(own, self.given)):
             message = _nonexistent(flag, own)
         with contextlib.suppress(OSError):  # stderr may be on a full disk
-            sys.stderr.write(f"{self.prog}: {sentence(message)}\n")
+            sys.stderr.write(f"{self.prog}: {sentence(message, self.given)}\n")
             sys.stderr.flush()
         self.exit(ExitCode.INVALID)
 
@@ -52,12 +52,12 @@ class Parser(argparse.ArgumentParser):
             (file or sys.stderr).write(message)
 
 
-def sentence(message: str) -> str:
-    """Return argparse's message as a sentence without Python's words."""
+def sentence(message: str, given: Iterable[str]) -> str:
+    """Return argparse's message as a sentence without Python's words. It names the long form that was given."""
     flag, colon, rest = message.partition(": ")
     if colon and flag.startswith("argument "):
-        name = flag.removeprefix("argument ").split("/")[-1]
-        return _about(name, rest)
+        names, written = flag.removeprefix("argument ").split("/"), {arg.partition("=")[0] for arg in given}
+        return _about(next((name for name in names[1:] if name in written), names[-1]), rest)
     if missing := message.partition(_REQUIRED)[2]:
         verb = "are" if "," in missing else "is"
         return f"{missing} {verb} missing; --help shows the usage."

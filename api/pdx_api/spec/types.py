@@ -76,7 +76,7 @@ class Engine(Part):
     version: Annotated[str, ENGINE_VERSION, StringConstraints(max_length=64)] | None = Field(
         default=None,
         description="vLLM's version in the image, for example 0.32.0. Default: the image's tag, if its name contains "
-        "vllm and the tag is a version. A change replaces no engine.",
+        "vllm and the tag is a version from 0.28 to below 1.0. A change replaces no engine.",
     )
     image_pull_policy: Literal["Always", "IfNotPresent", "Never"] | None = Field(
         default=None, description="When Kubernetes pulls the image. Default: Kubernetes' default for the image's tag."

@@ -68,6 +68,8 @@ VERSIONS: Final = {
 """The versions that PDX has checked, the oldest first."""
 NEWEST: Final = tuple(VERSIONS.values())[-1]
 OLDEST: Final = next(iter(VERSIONS.values()))
+_OTHERS: Final = (1, 0)
+"""Tags from here on are not versions of vLLM: 25.09 of NVIDIA's builds, 1.4.2 of a fork."""
 
 
 def minor(text: str) -> str:
@@ -77,15 +79,19 @@ def minor(text: str) -> str:
 
 
 def stated(version: str | None, image: str) -> str:
-    """The version of engines with this `engine.version` and this image, as `0.32`; empty if neither states one."""
+    """The version of engines with this `engine.version` and this image, as `0.32`; empty if neither states one.
+
+    A tag below the oldest known version, or from 1.0 on, is that of a build with versions of its own.
+    """
     if version is not None:
         return minor(version)
     found = re.fullmatch(_IMAGE.format(f"({_VERSION})"), image[: _LONGEST + 1])
-    return minor(found[2]) if found else ""
+    tag = minor(found[2]) if found else ""
+    return tag if tag and _order(OLDEST.version) <= _order(tag) < _OTHERS else ""
 
 
 def stated_in_cel(versions: Iterable[str]) -> str:
-    """The condition in CEL that a spec states one of these versions."""
+    """The condition in CEL that a spec states one of these versions, which are known ones."""
     listed = "|".join(each.replace(".", "[.]") for each in versions)
     one = f"v?({listed})([.+_-][^/:@]*)?"
     return (

@@ -6,7 +6,7 @@ from typing import Final
 
 from pdx_api.vllm import versions
 from pdx_api.vllm.assumptions import OPEN, differences
-from pdx_cli.checks.findings import Finding, Severity, listed, wrong
+from pdx_cli.checks.findings import Finding, Severity, listed
 from pdx_cli.sources.observation import Observation
 
 RUST_FRONTEND: Final = "VLLM_USE_RUST_FRONTEND"
@@ -20,26 +20,28 @@ def unchecked_versions(observation: Observation) -> Iterator[Finding]:
         names = listed(name for _, name in engines)
         if text := versions.warning(version):
             yield Finding(Severity.NOTE, "VersionUnchecked", f"{names}: {text}")
-        effects = [each.effect for each in differences() if each.version == version and each.effect.startswith(OPEN)]
+        like = versions.abilities(version).version
+        effects = [each.effect for each in differences() if each.version == like and each.effect.startswith(OPEN)]
         for effect in dict.fromkeys(effects):
             sentence = f"{names}: vLLM {version} differs from what PDX expects. {effect.removeprefix(OPEN).strip()}"
             yield Finding(Severity.NOTE, "VersionDiffers", sentence)
 
 
 def misstated_versions(observation: Observation) -> Iterator[Finding]:
-    """The engines run another version than the object states, by `engine.version` or by its image's tag."""
+    """The engines run another version than `engine.version`, or than the image's tag, which need not be vLLM's."""
     if observation.deployment is None:
         return
     engine = observation.deployment.spec.engine
     stated = versions.stated(engine.version, engine.image)
     runs = {versions.minor(one.version or "") for one in observation.engines}
     if stated and len(runs) == 1 and runs.isdisjoint(("", stated)):  # engines that differ are `unequal_pairs`
-        one = observation.engines[0]
-        yield wrong(
+        one, by_tag = observation.engines[0], engine.version is None
+        yield Finding(
+            Severity.NOTE if by_tag else Severity.WRONG,
             "VersionMisstated",
-            f"The object states vLLM {stated}, the {one.role} engine {one.name} runs {one.version}. PDX has checked "
-            f"the object for {stated}",
-            "Correct spec.engine.version, or set it if the image's tag is no version of vLLM.",
+            f"{'The tag of its image' if by_tag else 'The object'} states vLLM {stated}, the {one.role} engine "
+            f"{one.name} runs {one.version}. PDX has checked the object for {stated}",
+            f"{'Set' if by_tag else 'Correct'} spec.engine.version.",
         )
 
 

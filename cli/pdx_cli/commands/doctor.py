@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from pdx_cli.checks.findings import Finding
     from pdx_cli.sources.observation import Observation
 
+FORMATS: Final = ("text", "json", "yaml")
 EPILOG: Final = """\
 examples:
   pdx doctor qwen -n llm
@@ -38,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `pdx doctor`."""
     target.add_arguments(parser)
     times.add_objectives(parser)
-    formats.add_arguments(parser, "text", "json", "yaml")
+    formats.add_arguments(parser, *FORMATS).type = _format
     parser.add_argument(
         "--bundle",
         type=usage.directory,
@@ -47,6 +48,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "without keys, tokens, prompts and answers",
     )
     parser.epilog = target.epilog(parser, EPILOG)
+
+
+def _format(text: str) -> str:
+    """Parse the format. Whoever writes a directory means the bundle, as other commands' --output is a directory."""
+    if text in FORMATS or usage.suggestion(text, FORMATS):
+        return text
+    instead = f"write one of: {', '.join(FORMATS)}; a support bundle is written by --bundle DIR"
+    raise argparse.ArgumentTypeError(f"{text!r} is not a format; {instead}")
 
 
 def run(args: argparse.Namespace) -> int:

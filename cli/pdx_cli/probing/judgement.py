@@ -107,6 +107,11 @@ def result_of(trial: Trial) -> Result:
     return judge(replace(answer, cached=trial.loaded), None if trial.alone is None else trial.alone.answer)
 
 
+def may_be_held(trial: Trial) -> bool:
+    """Whether P may still hold the KV of a hand-off for D."""
+    return result_of(trial) in (Result.FAILED, Result.RECOMPUTED, Result.NOT_REPORTED)
+
+
 def problem_of(question: Question, trial: Trial, prefill: EngineFacts, decode: EngineFacts) -> Problem | None:
     """Return why a trial did not move KV, or moved another prompt's; None if it moved. The facts are of after it."""
     result = result_of(trial)
@@ -133,9 +138,19 @@ def problem_of(question: Question, trial: Trial, prefill: EngineFacts, decode: E
     reason = Reason(likely_cause(question.family, host, evidence))
     if reason is Reason.HANDOFF and trial.matches and decode.has_nixl:
         reason = Reason.PORTS  # both run the asked connector
+    if reason in (Reason.PORTS, Reason.HANDOFF):
+        seen += _local_address(question)
     if reason is Reason.NO_CONNECTOR:
         seen = f"{seen}: {_named(evidence.unconnected)}"
     return Problem(reason, seen)
+
+
+def _local_address(question: Question) -> str:
+    """Return what makes P's address useless for D, as a clause; empty if nothing does."""
+    family, host = question.family, urlsplit(question.prefill).hostname
+    if host in _LOOPBACK and isinstance(family, Push) and isinstance(family.identity, AtBootstrap):
+        return f"; its leg names {host} of --prefill, where it reaches the prefill engine only on the same machine"
+    return ""
 
 
 def _shows_nothing(leg: Leg | None) -> bool:

@@ -10,10 +10,11 @@ from urllib.parse import urlsplit
 from pdx_api.connectors.families import AtBootstrap, Family, Identity, Pool, Pull, Push
 from pdx_api.names import Order, Role
 from pdx_cli.probing.causes import Reason
-from pdx_cli.probing.judgement import decode_state, handed_over, said_by
+from pdx_cli.probing.engines import UnusableError
+from pdx_cli.probing.judgement import decode_state, handed_over, may_be_held, said_by
 from pdx_cli.probing.question import Question
 from pdx_cli.probing.trial import Leg, Problem, Trial
-from pdx_cli.sources.client import Answer, AnswerError, Client
+from pdx_cli.sources.client import Answer, AnswerError, Client, is_silent
 from pdx_proxy.handoff.failures import REFUSED_MAX_TOKENS
 from pdx_proxy.handoff.settle import Free, Substitute, settle
 from pdx_proxy.handoff.situation import Decode, Notifier, Prefill, Situation, kind_of
@@ -62,7 +63,10 @@ class Legs:
         return Leg(self.clock() - began, found)
 
     async def prefill_first(self, body: Mapping[str, Any]) -> Trial:
-        """Send P's leg, and D's when P has answered. It works in every order of a connector."""
+        """Send P's leg, and D's when P has answered. It works in every order of a connector.
+
+        Raises UnusableError if P's identity cannot be read, because its port does not answer.
+        """
         family, trial = self.question.family, Trial(self.new_id())
         if isinstance(family, Push) and isinstance(family.identity, AtBootstrap):
             trial = await self._identified(trial, family.identity)
@@ -88,8 +92,9 @@ class Legs:
         task = asyncio.create_task(self._in_order(body, identity))
         try:
             return await asyncio.shield(task)
-        finally:
-            await asyncio.wait({task})
+        except asyncio.CancelledError:
+            await self.release(await task)
+            raise
 
     async def _in_order(self, body: Mapping[str, Any], identity: Identity) -> Trial:
         family = self.question.family
@@ -116,7 +121,19 @@ class Legs:
         return await self.send(Role.DECODE, {**body, "cache_salt": salt})
 
     async def release(self, trial: Trial) -> None:
-        """Free what P holds for D, as a gateway does (docs/settling.md). Sends nothing if nothing can free it."""
+        """Free what P may hold for D, as a gateway does (docs/settling.md). A cancellation waits for it.
+
+        Sends nothing if nothing can free it.
+        """
+        if may_be_held(trial):
+            task = asyncio.create_task(self._release(trial))
+            try:
+                await asyncio.shield(task)
+            except asyncio.CancelledError:
+                await task
+                raise
+
+    async def _release(self, trial: Trial) -> None:
         family = self._actual(trial)
         if isinstance(family, Pool) or not trial.params:
             return
@@ -163,6 +180,9 @@ class Legs:
             document = await self.client.json(f"http://{address}{source.path}", seconds=_BOOTSTRAP_SECONDS)
             return replace(trial, identity=source.read(document, host, port, 0))
         except (AnswerError, LookupError, TypeError, ValueError) as error:
+            if isinstance(error, AnswerError) and is_silent(error):
+                remedy = f"correct --identity-port, or --connector if it has no {source.port}"
+                raise UnusableError(Role.PREFILL, f"its {source.port} {error}; {remedy}") from error
             why = f"{error}" if isinstance(error, AnswerError) else f"http://{address}{source.path} names no identity"
             seen = f"the prefill engine's {source.port} does not answer as one of {self.question.connector.name}: {why}"
             return replace(trial, problem=Problem(Reason.OTHER_CONNECTOR, seen))

@@ -15,7 +15,7 @@ from pdx_api.names import Order, Role
 from pdx_api.vllm_metrics import EngineMetrics, read_metrics, whole_number
 from pdx_cli.probing.causes import Reason
 from pdx_cli.probing.engines import EngineFacts, UnusableError, inspect
-from pdx_cli.probing.judgement import is_timeout, problem_of, result_of, said_by
+from pdx_cli.probing.judgement import is_timeout, may_be_held, problem_of, result_of, said_by
 from pdx_cli.probing.legs import Legs
 from pdx_cli.probing.question import Question
 from pdx_cli.probing.report import Report
@@ -57,11 +57,11 @@ class Session:
         try:
             await self._inspect(report)
             words = await self._warm_up(report)
+            legs = self._legs(report)
+            await self._try_twice(report, legs, words, None)
         except UnusableError as error:
             report.unusable[error.role] = str(error)
             return report
-        legs = self._legs(report)
-        await self._try_twice(report, legs, words, None)
         in_order = isinstance(self.question.family, Push) and self.question.order is not Order.PREFILL_FIRST
         if in_order and report.problem is None and not report.unusable and report.trial is not None:
             await self._try_twice(report, legs, words, report.trial.identity)
@@ -131,13 +131,14 @@ class Session:
         """Hand one prompt over: P first, or, if P's identity is known, in the order itself."""
         body, before = {**_SHAPE, "prompt": self._text(words)}, await self._metrics()
         trial = await (legs.prefill_first(body) if identity is None else legs.in_order(body, identity))
-        trial = replace(trial, counted=await self._count(trial, before[Role.DECODE]))
-        result = result_of(trial)
         failed = trial.decode is not None and trial.decode.failure is not None
-        if failed or result in (Result.MOVED, Result.WRONG_TEXT):
-            trial = replace(trial, alone=await legs.alone(body, uuid.uuid4().hex))
-        if result_of(trial) in (Result.FAILED, Result.RECOMPUTED, Result.NOT_REPORTED):
+        try:
+            trial = replace(trial, counted=await self._count(trial, before[Role.DECODE]))
+            if failed or result_of(trial) in (Result.MOVED, Result.WRONG_TEXT):
+                trial = replace(trial, alone=await legs.alone(body, uuid.uuid4().hex))
+        finally:
             await legs.release(trial)
+        if may_be_held(trial):
             trial = replace(trial, held=await self._held(trial, before))
         report.trials.append(trial)
         if failed and trial.alone is not None and trial.alone.failure is not None:

@@ -131,6 +131,11 @@ def unreadable_gateway(admin: str, error: AnswerError) -> CommandError:
     return CommandError(f"The gateway cannot be queried: {error}{start}.", code=2)
 
 
+def is_silent(error: AnswerError) -> bool:
+    """Whether nothing was answered, not even something else than what was requested."""
+    return error.status is None and not isinstance(error, ForeignError) and not _is_not_http(error.__cause__)
+
+
 def is_down(error: AnswerError) -> bool:
     """Whether nothing listens at the address, or what listens there does not answer in time."""
     cause = error.__cause__

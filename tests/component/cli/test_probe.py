@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+import socket
 import ssl
 import sys
 from pathlib import Path
@@ -13,11 +14,17 @@ from typing import Any, Final
 
 import pytest
 
+from pdx_api.connectors import choose
 from pdx_api.names import Order, Role
 from pdx_cli import interrupts
+from pdx_cli.commands.probe import _probe
 from pdx_cli.main import main
 from pdx_cli.probing import engines, legs, session
 from pdx_cli.probing.causes import ADVICE, Reason
+from pdx_cli.probing.question import Question
+from pdx_cli.probing.trial import Leg as ProbeLeg
+from pdx_cli.probing.trial import Trial
+from pdx_cli.sources.client import AnswerError
 from pdx_sim import FaultKind
 from pdx_sim.core.counters import Violation
 from pdx_sim.core.sequence import Leg, Sequence
@@ -240,6 +247,21 @@ async def test_an_engine_is_down(down: Role, make_world: MakeWorld, capsys: Capt
     found = json.loads(capsys.readouterr().out)
     assert (found["result"], found["reason"]) == ("unusable", "Unusable")
     assert found[down]["problem"] == line[down]
+
+
+async def test_a_bootstrap_that_does_not_answer(make_world: MakeWorld, capsys: Captured) -> None:
+    """Its port may not be forwarded. No hand-off is tried, so nothing is shown about the connector."""
+    world = await make_world(Order.PREFILL_FIRST, connector="Mooncake", gateway=False)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    code, line, out = await probe(capsys, command(world, "--identity-port", str(port)))
+    assert code == 2, out
+    assert line["prefill"] == (
+        f"its bootstrap http://127.0.0.1:{port}/query did not answer: connection refused; correct --identity-port, or "
+        "--connector if it has no bootstrap"
+    )
+    assert line["KV"] == "not tried"
+    await check_engines(world)
 
 
 async def test_a_prefill_leg_fails(make_world: MakeWorld, capsys: Captured) -> None:
@@ -536,4 +558,45 @@ async def test_an_interrupt_leaves_nothing(make_world: MakeWorld) -> None:
         await asyncio.wait_for(stuck.wait(), 60.0)
         process.send_signal(signal.SIGINT)
         assert await process.wait() == -signal.SIGINT
+    await check_engines(world)
+
+
+@pytest.mark.parametrize("where", ["_count", "alone", "_settling", "_decode"])
+async def test_an_interrupt_after_a_leg_leaves_nothing(
+    where: str, make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """D's leg fails before it reaches D, or its answer shows that D computed the prompt. The probe frees P's blocks."""
+    in_order = where == "_decode"
+    order = Order.CONCURRENT if in_order else Order.PREFILL_FIRST
+    world = await make_world(order, gateway=False)
+    assert await asyncio.to_thread(main, command(world)) == 0, "D has exchanged KV with P"
+    decode, step = legs.Legs._decode, getattr(session.Session if where == "_count" else legs.Legs, where)
+    handed, reached = asyncio.Event(), asyncio.Event()
+
+    async def lost(self: legs.Legs, body: Any, attempt: Trial) -> ProbeLeg:
+        if in_order and attempt.prefill is not None:
+            return await decode(self, body, attempt)
+        handed.set()
+        if in_order:
+            reached.set()
+            await asyncio.sleep(0.3)
+        if where == "_count":
+            usage = {"prompt_tokens": 350, "completion_tokens": 1, "prompt_tokens_details": {"cached_tokens": 0}}
+            return ProbeLeg(0.1, {"choices": [{"text": "a", "finish_reason": "length"}], "usage": usage})
+        return ProbeLeg(0.1, failure=AnswerError("no answer", 500, "{}"))
+
+    async def slow(self: Any, *arguments: Any) -> Any:
+        if handed.is_set():
+            reached.set()
+            await asyncio.sleep(0.3)
+        return await step(self, *arguments)
+
+    monkeypatch.setattr(legs.Legs, "_decode", lost)
+    if not in_order:
+        monkeypatch.setattr(session.Session if where == "_count" else legs.Legs, where, slow)
+    task = asyncio.create_task(_probe(Question(world.p.url, world.d.url, *choose("NIXL", order)), None))
+    await asyncio.wait_for(reached.wait(), 60.0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
     await check_engines(world)

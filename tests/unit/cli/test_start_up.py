@@ -101,7 +101,7 @@ def test_a_directory_without_an_object_is_refused(tmp_path: Path, capsys: pytest
 def test_output_is_kubectls_long_form(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["doctor", "qwen", "--output", "directory"])
-    assert "write one of: text, json, yaml" in capsys.readouterr().err
+    assert "write one of: text, json, yaml; a support bundle is written by --bundle DIR." in capsys.readouterr().err
 
 
 def test_devices_that_the_machine_lacks_are_named() -> None:

@@ -3,13 +3,14 @@
 import importlib.util
 import json
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from pdx_api.vllm.assumptions import assumptions
+from pdx_api.vllm.assumptions import OPEN, assumptions, differences
 from pdx_cli.main import main
 from tests.documents import ROOT
 
@@ -104,6 +105,23 @@ def test_an_extract_of_an_unknown_version(tmp_path: Path, capsys: pytest.Capture
 
 
 @pytest.mark.parametrize(
+    ("version", "clause"),
+    [
+        ("0.31", " as in 0.32, {known} differ as PDX expects."),
+        ("0.32", "."),
+        ("0.33", " as in 0.32, {known} differ as PDX expects, {open} of them not handled yet."),
+    ],
+)
+def test_the_last_line_counts_what_differs(version: str, clause: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check-vllm", str(ROOT / "tests" / "contracts" / f"{version}.json")]) == 0
+    known = [each for each in differences() if each.version == version]
+    numbers = {"known": len(known), "open": sum(each.effect.startswith(OPEN) for each in known)}
+    last = capsys.readouterr().out.splitlines()[-1]
+    hold = f"{len(assumptions()) - len(known)} of {len(assumptions())} assumptions hold"
+    assert last == f"vLLM {version}.0: {hold}{clause.format(**numbers)}"
+
+
+@pytest.mark.parametrize(
     ("given", "sentence"),
     [
         ("no-such-folder", "name a folder with vLLM, a wheel, or a version such as 0.32.0."),
@@ -124,3 +142,109 @@ def test_what_is_no_vllm_is_refused(
         archive.writestr("other/__init__.py", "")
     assert main(["check-vllm", given]) == 2
     assert sentence in capsys.readouterr().err
+
+
+def wheel_of(path: Path, content: bytes, compression: int = zipfile.ZIP_STORED) -> Path:
+    """A wheel whose envs.py has this content."""
+    with zipfile.ZipFile(path, "w", compression) as archive:
+        archive.writestr("vllm-0.32.0.dist-info/METADATA", "Metadata-Version: 2.4\nName: vllm\nVersion: 0.32.0\n")
+        archive.writestr("vllm/envs.py", content)
+    return path
+
+
+def changed(path: Path, old: bytes, new: bytes) -> None:
+    content = path.read_bytes()
+    assert old in content
+    path.write_bytes(content.replace(old, new))
+
+
+def damaged(path: Path) -> None:
+    changed(wheel_of(path, b"text = 1"), b"text = 1", b"text = 2")
+
+
+def not_deflated(path: Path) -> None:
+    """What follows the header of envs.py is no deflated stream."""
+    wheel_of(path, b"text = 1" * 100, zipfile.ZIP_DEFLATED)
+    content, name = path.read_bytes(), b"vllm/envs.py"
+    changed(path, name + content.partition(name)[2][:4], name + b"\xff" * 4)
+
+
+def encrypted(path: Path) -> None:
+    """The flag of encryption is set, for envs.py in the directory at the wheel's end."""
+    content = bytearray(wheel_of(path, b"text = 1").read_bytes())
+    content[content.rindex(b"PK\x01\x02") + 8] |= 1
+    path.write_bytes(content)
+
+
+def large(path: Path) -> None:
+    wheel_of(path, bytes(9_000_000), zipfile.ZIP_DEFLATED)
+
+
+def understated(path: Path) -> None:
+    """The wheel's directory states another length than the file has."""
+    changed(wheel_of(path, b"text = 1"), (8).to_bytes(4, "little") * 2, (0).to_bytes(4, "little") * 2)
+
+
+@pytest.mark.parametrize(
+    ("make", "clause"),
+    [
+        (damaged, "cannot be read: Bad CRC-32 for file 'vllm/envs.py'; name another vLLM."),
+        (not_deflated, "cannot be read: Error -3 while decompressing data: "),
+        (encrypted, "cannot be read: File 'vllm/envs.py' is encrypted, password required for extraction;"),
+        (large, "vllm/envs.py has more than 8000000 bytes, as no file of vLLM; name another vLLM."),
+        (understated, "cannot be read: "),
+    ],
+)
+def test_a_wheel_that_cannot_be_read(
+    make: Callable[[Path], None], clause: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make(tmp_path / "vllm.whl")
+    assert main(["check-vllm", str(tmp_path / "vllm.whl")]) == 2
+    assert clause in capsys.readouterr().err
+
+
+def test_a_path_that_is_too_long(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check-vllm", "x" * 5_000]) == 2
+    assert "cannot be read: File name too long; name another vLLM." in capsys.readouterr().err
+
+
+def test_a_folder_that_cannot_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "envs.py").touch()
+
+    open_path = Path.open
+
+    def refused(self: Path, *arguments: Any, **named: Any) -> Any:
+        if self.parent == tmp_path:
+            raise PermissionError(13, "Permission denied", str(self))
+        return open_path(self, *arguments, **named)
+
+    monkeypatch.setattr(Path, "open", refused)
+    assert main(["check-vllm", str(tmp_path)]) == 2
+    assert f"{tmp_path / 'envs.py'} cannot be read: Permission denied;" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"'caf\xe9'",
+        b"-" * 50_000 + b"1",
+        b"+".join([b"f()"] * 900),
+        b"'\0'",
+    ],
+    ids=["latin-1", "too-deep-to-parse", "too-deep-to-read", "null"],
+)
+def test_a_file_that_is_hardly_python(content: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The directory beside it, whose name ends in .py, is no file."""
+    name = b"VLLM_NIXL_SIDE_CHANNEL_PORT"
+    (tmp_path / "envs.py").write_bytes(b"{'%b': 0}\n%b: int = %b\n" % (name, name, content))
+    (tmp_path / "v1" / "core.py").mkdir(parents=True)
+    assert main(["check-vllm", str(tmp_path)]) == 1
+    assert "assumptions hold." in capsys.readouterr().out
+
+
+def test_an_extract_that_is_nested_too_deep(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "deep.json").write_text("[" * 100_000, encoding="utf-8")
+    assert main(["check-vllm", str(tmp_path / "deep.json")]) == 2
+    assert "is no result of `pdx check-vllm -o json`" in capsys.readouterr().err

@@ -80,6 +80,21 @@ def test_prefill_announces_another_address() -> None:
 
 
 @pytest.mark.parametrize(
+    ("connector", "host", "named"),
+    [("Mooncake", "127.0.0.1", True), ("Mooncake", "10.0.0.1", False), ("NIXL", "127.0.0.1", False)],
+)
+def test_an_address_that_is_no_other_machine(connector: str, host: str, named: bool) -> None:
+    """Only with Mooncake is the host of --prefill that at which D looks for P."""
+    asked = Question(f"http://{host}:8000", "http://127.0.0.1:8001", *choose(connector, Order.PREFILL_FIRST))
+    facts = replace(ENGINE, metrics=EngineMetrics()) if connector == "Mooncake" else ENGINE
+    found = problem_of(asked, RECOMPUTED, facts, facts)
+    assert found is not None
+    assert found.reason is Reason.PORTS
+    clause = "; its leg names 127.0.0.1 of --prefill, where it reaches the prefill engine only on the same machine"
+    assert found.seen.endswith(clause) is named
+
+
+@pytest.mark.parametrize(
     ("leg", "matches", "expected"),
     [
         (failed(None, TimeoutError()), True, Reason.PORTS),
