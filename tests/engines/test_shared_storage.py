@@ -69,6 +69,11 @@ async def _alone(session: aiohttp.ClientSession, pair: Pair, storage: Path, body
     return answer
 
 
+async def test_pdx_probe(pair: Pair) -> None:
+    await check_another(pair.prefill, pair.decode, "NIXL", Order.PREFILL_FIRST, "OtherConnector")
+    await check_probe(pair.prefill, pair.decode)
+
+
 @pytest.mark.parametrize(("chat", "stream"), SHAPES)
 async def test_text_is_a_single_engines_and_the_prompt_came_from_outside(
     chat: bool, stream: bool, session: aiohttp.ClientSession, front: Gateway, pair: Pair, storage: Path
@@ -163,8 +168,3 @@ async def test_a_dead_prefill_is_survived(
     got = await complete(session, front.url, body)
     assert (got.status, got.text) == (200, alone.text)
     assert front.state()["outcomes"]["whole"] == before + 1
-
-
-async def test_pdx_probe(pair: Pair) -> None:
-    await check_another(pair.prefill, pair.decode, "NIXL", Order.PREFILL_FIRST, "OtherConnector")
-    await check_probe(pair.prefill, pair.decode)

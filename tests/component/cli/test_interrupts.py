@@ -19,6 +19,7 @@ from pdx_cli.main import COMMANDS
 from tests.component.cli.programs import SECONDS, TEST_SECONDS, Mark, eventually
 
 TINY: Final = str(Path(__file__).parents[3] / "examples" / "tiny-cpu.yaml")
+CONTRACT: Final = Path(__file__).parents[2] / "contracts" / "0.32.json"
 MOMENTS: Final = (0.0, 0.1, 0.25, 0.6, 1.2)
 """Seconds after the start."""
 FIRST_SECONDS: Final = tuple(number / 10 for number in range(40))
@@ -42,6 +43,9 @@ def argv_of(command: str, directory: Path, silent: int) -> list[str]:
         "sim": ["sim", "--role", "both", "--listen", f"127.0.0.1:{free[0]}", "--side-channel", f"127.0.0.1:{free[1]}"],
         "tiny-model": ["tiny-model", str(directory / "model")],
         "completion": ["completion", "bash"],
+        "probe": ["probe", "--prefill", f"http://127.0.0.1:{silent}", "--decode", f"http://127.0.0.1:{silent}"],
+        "check-vllm": ["check-vllm", str(CONTRACT)],
+        "version": ["version"],
     }[command]
 
 
