@@ -28,6 +28,14 @@ def pair(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
         yield engines
 
 
+async def test_pdx_probe(pair: Pair) -> None:
+    ends = pair.prefill, pair.decode
+    await check_another(*ends, "NIXL", Order.CONCURRENT, "OtherOrder")
+    await check_another(*ends, "SharedStorage", Order.PREFILL_FIRST, "OtherConnector")
+    await check_another(*ends, "Mooncake", Order.CONCURRENT, "OtherConnector")
+    await check_probe(*ends)
+
+
 async def test_text_is_a_single_engines_and_the_prompt_came_from_outside(
     session: aiohttp.ClientSession, front: Gateway, pair: Pair
 ) -> None:
@@ -140,11 +148,3 @@ class TestAgents(Agents):
 
 class TestApiTable(ApiTable):
     """Every example of docs/api.md in this wiring."""
-
-
-async def test_pdx_probe(pair: Pair) -> None:
-    ends = pair.prefill, pair.decode
-    await check_another(*ends, "NIXL", Order.CONCURRENT, "OtherOrder")
-    await check_another(*ends, "SharedStorage", Order.PREFILL_FIRST, "OtherConnector")
-    await check_another(*ends, "Mooncake", Order.CONCURRENT, "OtherConnector")
-    await check_probe(*ends)

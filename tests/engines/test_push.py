@@ -32,6 +32,13 @@ def front(request: pytest.FixtureRequest, pair: Pair) -> Iterator[Gateway]:
         yield running
 
 
+async def test_pdx_probe(pair: Pair) -> None:
+    ends = pair.prefill, pair.decode
+    await check_another(*ends, "NIXL", Order.PREFILL_FIRST, "OtherOrder")
+    for order in (Order.DECODE_FIRST, Order.CONCURRENT):
+        await check_probe(*ends, order)
+
+
 async def test_text_is_a_single_engines_and_the_prompt_came_from_outside(
     session: aiohttp.ClientSession, front: Gateway, pair: Pair
 ) -> None:
@@ -96,10 +103,3 @@ class TestApiTable(ApiTable):
         self, session: aiohttp.ClientSession, front: Gateway, pair: Pair, seed: int, row: Parameter
     ) -> None:
         await super().test_parameter(session, front, pair, seed, row)
-
-
-async def test_pdx_probe(pair: Pair) -> None:
-    ends = pair.prefill, pair.decode
-    await check_another(*ends, "NIXL", Order.PREFILL_FIRST, "OtherOrder")
-    for order in (Order.DECODE_FIRST, Order.CONCURRENT):
-        await check_probe(*ends, order)
