@@ -32,7 +32,6 @@ async def test_pdx_probe(pair: Pair) -> None:
     ends = pair.prefill, pair.decode
     await check_another(*ends, "NIXL", Order.CONCURRENT, "OtherOrder")
     await check_another(*ends, "SharedStorage", Order.PREFILL_FIRST, "OtherConnector")
-    await check_another(*ends, "Mooncake", Order.CONCURRENT, "OtherConnector")
     await check_probe(*ends)
 
 

@@ -81,7 +81,7 @@ class Load:
     def _makes_room(self, endpoint: Endpoint) -> bool:
         """Whether the endpoint is full, and will not be with one leg less."""
         name = endpoint.name
-        legs, borrower = self.legs.get(name, 0), self.borrowers.get(name)
+        legs, borrower = self.count(endpoint), self.borrowers.get(name)
         if borrower is None:
             limit = self.limits.get(name, inf)
             return limit <= legs < limit + 1
@@ -149,7 +149,7 @@ class Load:
     def full(self, endpoint: Endpoint) -> bool:
         """Whether the endpoint has as many legs as it may have; a borrower may have what its lenders leave."""
         name = endpoint.name
-        legs, borrower = self.legs.get(name, 0), self.borrowers.get(name)
+        legs, borrower = self.count(endpoint), self.borrowers.get(name)
         if borrower is None:
             return legs >= self.limits.get(name, inf)
         return legs >= borrower.most or self.count_all(borrower.lenders) >= borrower.limit

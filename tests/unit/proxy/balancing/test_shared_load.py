@@ -56,6 +56,21 @@ def test_every_worker_sees_the_sum(steps: list[tuple[int, int]], random: Random)
         table.close()
 
 
+def test_a_limit_holds_for_all_workers_together(table: LoadTable) -> None:
+    first, second = workers(table, 2)
+    where = endpoint(1, table.give("h:1"))
+    first.limits = second.limits = {where.name: 4}
+    for load in (first, first, first, second):
+        assert not load.full(where)
+        load.acquire(where)
+    assert first.full(where)
+    assert second.full(where)
+    woken: list[int] = []
+    second.on_release = lambda: woken.append(1)
+    second.release(where)
+    assert woken == [1], "the fourth of all workers, and the first of this one"
+
+
 def test_legs_by_their_state(table: LoadTable) -> None:
     """Every worker sees the sum, and reports its own."""
     one, beyond = endpoint(1, table.give("h:1")), endpoint(2, NO_SLOT)
