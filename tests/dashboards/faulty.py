@@ -82,9 +82,9 @@ async def _block_one(scene: Scene) -> None:
 async def _flap(scene: Scene) -> None:
     while True:
         await scene.world.prefill[-1].kill()
-        await asyncio.sleep(0.4)
+        await asyncio.sleep(0.8)
         await scene.world.prefill[-1].restart()
-        await asyncio.sleep(1.2)
+        await asyncio.sleep(1.0)
 
 
 @dataclass(frozen=True, slots=True)
