@@ -100,7 +100,7 @@ soak: install-dev ## Long fault campaigns and loads; results go to benchmarks/
 	@$(BIN)/pytest -m soak --override-ini timeout=0 $(ARGS)
 
 .PHONY: mutations
-mutations: install-dev ## Break the gateway on purpose in many ways: a row of docs/failures.md has to notice each
+mutations: install-dev ## Break the gateway on purpose in many ways: a row of docs/failure-matrix.md has to notice each
 	@$(BIN)/python -m tests.mutations
 
 .PHONY: conformance

@@ -1,4 +1,4 @@
-"""Each row of docs/failures.md has a test that pytest collects, and each of those tests has a row."""
+"""Each row of docs/failure-matrix.md has a test that pytest collects, and each of those tests has a row."""
 
 import subprocess
 import sys

@@ -105,7 +105,7 @@ ENDS: Final = {
 
 
 def text(place: Place, fault: Fault, ends: str) -> str:
-    """What fails, as docs/failures.md shows it."""
+    """What fails, as docs/failure-matrix.md shows it."""
     engine = "P" if place.role is Role.PREFILL else "D"
     subject = fault.text if fault.kind is None else f"{engine} {fault.text}"
     return ENDS[ends].format(fault=subject, engine=engine)

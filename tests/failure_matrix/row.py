@@ -1,4 +1,4 @@
-"""A row of the failure matrix, and the words that rows are made of. docs/failures.md is generated from the rows."""
+"""A row of the failure matrix, and the words that rows are made of. The rows become docs/failure-matrix.md."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace

@@ -1,4 +1,4 @@
-"""The rows of docs/failures.md, from the tables of this folder."""
+"""The rows of docs/failure-matrix.md, from the tables of this folder."""
 
 from functools import cache
 from typing import Final

@@ -34,7 +34,7 @@ _SHED: Final[Mapping[str, tuple[str, str]]] = {
     "queue_timeout": ("after the longest wait in the queue", "Add decode engines, or send less load."),
     CLIENT_LIMIT: (
         "because their client had too many open requests",
-        "Let the client send fewer requests at once, or raise its limit (docs/tenants.md).",
+        "Let the client send fewer requests at once, or raise its limit (docs/how-to/tenants.md).",
     ),
     "bytes": ("because the gateway held too many bytes of bodies", "Add gateways, or send smaller bodies."),
 }

@@ -92,8 +92,10 @@ def pick(
 def pick_whole(
     snapshot: Snapshot, load_of: LoadOf, body: Body, *, avoid: Collection[str], cursor: int, decode: Policy = LEAST
 ) -> Choice | None:
-    """Select one engine for a request that is not split although it could be: a D, or a P of its revision with less
-    load."""
+    """Select one engine for a request that is not split although it could be: a D, or a P with less load.
+
+    P has D's revision, and has not failed the request.
+    """
     found = pick(snapshot, load_of, body, split=False, avoid=avoid, cursor=cursor, decode=decode)
     if found is None or found.decode.role is _AGGREGATED:
         return found

@@ -44,9 +44,9 @@ _CONSTRAINTS: Final = ("json", "regex", "choice", "grammar", "json_object", "str
 
 
 def are_usual(path: str, members: dict[str, Any], stream: bool) -> bool:
-    """Whether each of the members of a request that shape its answer has a usual form. Values are JSON.
+    """Whether each member of a request that shapes its answer has a usual form, or its path is never split.
 
-    `stream`: the request has a stream. True for a path whose requests are never split.
+    `members` are JSON values. `stream`: whether the answer is a stream.
     """
     checks = _CHECKS.get(path)
     if checks is None:
@@ -62,12 +62,22 @@ def are_usual(path: str, members: dict[str, Any], stream: bool) -> bool:
     return ("min_tokens" not in members or _reaches(path, members)) and _has_logprobs(path, members)
 
 
+def _read(decoder: Any, raw: bytes) -> Any:
+    """The decoded value; None if it is null or of another type."""
+    if raw == _NULL:
+        return None
+    try:
+        return decoder.decode(raw)
+    except (msgspec.DecodeError, RecursionError):
+        return None
+
+
 def _is_count(raw: bytes) -> bool:
     return raw.isdigit() and len(raw) <= _MOST_DIGITS
 
 
 def _is_positive(raw: bytes) -> bool:
-    return raw.isdigit() and raw != b"0" and len(raw) <= _MOST_DIGITS
+    return _is_count(raw) and raw != b"0"
 
 
 def _is_limit(raw: bytes) -> bool:
@@ -87,12 +97,9 @@ def _is_number_of_logprobs(raw: bytes) -> bool:
 
 
 def _are_stops(raw: bytes) -> bool:
-    if raw == _NULL:
-        return True
-    try:
-        found = _TEXTS.decode(raw)
-    except msgspec.DecodeError:
-        return False
+    found = _read(_TEXTS, raw)
+    if found is None:
+        return raw == _NULL
     texts = [found] if isinstance(found, str) else found
     return len(texts) <= _MOST_STOPS and all(texts)
 
@@ -102,40 +109,28 @@ def _are_stop_sequences(raw: bytes) -> bool:
 
 
 def _are_tokens(raw: bytes) -> bool:
-    if raw == _NULL:
-        return True
-    try:
-        return all(token >= 0 for token in _NUMBERS.decode(raw))
-    except msgspec.DecodeError:
-        return False
+    found = _read(_NUMBERS, raw)
+    return raw == _NULL if found is None else min(found, default=0) >= 0
 
 
 def _are_options(raw: bytes) -> bool:
-    try:
-        return raw == _NULL or bool(_OPTIONS.decode(raw)) or raw == b"{}"
-    except msgspec.DecodeError:
-        return False
+    return raw == _NULL or _read(_OPTIONS, raw) is not None
 
 
 def _is_detection(raw: bytes) -> bool:
-    if raw == _NULL:
-        return True
-    try:
-        found = _LIMITS.decode(raw)
-    except msgspec.DecodeError:
-        return False
-    most, least = found.get("max_pattern_size", 0), found.get("min_pattern_size", 0)
-    return 0 <= least <= most and (most == 0 or found.get("min_count", 0) >= 2)
+    found = _read(_LIMITS, raw)
+    if found is None:
+        return raw == _NULL
+    limits: dict[str, int] = found
+    most, least = limits.get("max_pattern_size", 0), limits.get("min_pattern_size", 0)
+    return 0 <= least <= most and (most == 0 or limits.get("min_count", 0) >= 2)
 
 
 def _is_constraint(raw: bytes) -> bool:
     """One kind of constraint, with a value of its type. Only an engine can read a grammar, a pattern or a schema."""
-    if raw == _NULL:
-        return True
-    try:
-        found = _OBJECT.decode(raw)
-    except (msgspec.DecodeError, RecursionError):
-        return False
+    found = _read(_OBJECT, raw)
+    if found is None:
+        return raw == _NULL
     given = [(name, found[name]) for name in _CONSTRAINTS if found.get(name) is not None]
     return len(given) == 1 and _fits(*given[0])
 
@@ -149,13 +144,8 @@ def _fits(name: str, value: Any) -> bool:
 
 
 def _are_included(raw: bytes) -> bool:
-    if raw == _NULL:
-        return True
-    try:
-        found = _TEXTS.decode(raw)
-    except msgspec.DecodeError:
-        return False
-    return isinstance(found, list) and _INCLUDED.issuperset(found)
+    found = _read(_TEXTS, raw)
+    return raw == _NULL if found is None else isinstance(found, list) and _INCLUDED.issuperset(found)
 
 
 def _has_budget(members: dict[str, Any]) -> bool:
@@ -163,13 +153,9 @@ def _has_budget(members: dict[str, Any]) -> bool:
     raw = members.get("thinking", _NULL)
     if len(raw) > _MOST_BYTES:
         return False
-    raw = bytes(raw)
-    if raw == _NULL:
-        return True
-    try:
-        found = _OBJECT.decode(raw)
-    except (msgspec.DecodeError, RecursionError):
-        return False
+    found = _read(_OBJECT, bytes(raw))
+    if found is None:
+        return bytes(raw) == _NULL
     kind, budget = found.get("type"), found.get("budget_tokens")
     if kind == "enabled":
         return isinstance(budget, int) and _LEAST_BUDGET <= budget < int(bytes(members["max_tokens"]))

@@ -1,4 +1,4 @@
-"""Runs the rows of docs/failures.md: what the client sees, what engines see, which counters change."""
+"""Runs the rows of docs/failure-matrix.md: what the client sees, what engines see, which counters change."""
 
 import asyncio
 import copy

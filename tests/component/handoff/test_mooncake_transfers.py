@@ -1,4 +1,4 @@
-"""Mooncake: a client leaves or an engine is lost, in each phase of a hand-off. Rows of docs/failures.md."""
+"""Mooncake: a client leaves or an engine is lost, in each phase of a hand-off. Rows of docs/failure-matrix.md."""
 
 import asyncio
 from typing import Any

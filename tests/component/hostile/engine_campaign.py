@@ -128,7 +128,7 @@ async def run(plan: Plan, log: Path) -> Report:
 
 
 def judge_outcomes(report: Report, found: Scene) -> None:
-    """Each request has an end that docs/failures.md allows, and nobody gets the text of another request."""
+    """Each request has an end that docs/failure-matrix.md allows, and nobody gets the text of another request."""
     for outcome in found.clients.outcomes:
         names = sorted(name for each in found.hostile for name in each.touched.get(outcome.number, ()))
         touched = found.touched(outcome.number)

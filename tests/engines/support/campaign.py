@@ -152,7 +152,7 @@ class Fate:
     answer: Answer
 
     def judge(self, right: str) -> str:
-        """Return the outcome as docs/failures.md names it; AssertionError for an outcome that is not in it."""
+        """Return the outcome as docs/failure-matrix.md names it; AssertionError for an outcome that is not in it."""
         answer = self.answer
         if answer.status == 503:
             assert "retry-after" in answer.headers
