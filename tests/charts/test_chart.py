@@ -155,6 +155,14 @@ def test_runbooks_are_links_by_default(chart: Chart) -> None:
     assert RUNBOOKS.startswith("https://")
 
 
+def test_rules_without_limits_in_reused_values_have_the_defaults(chart: Chart) -> None:
+    """The values of an older chart have no `tokenSeconds`, and a `runbookUrl` without a host."""
+    older = _each("monitoring.rules", ["enabled=true", "tokenSeconds=null", "runbookUrl=docs/runbooks"])
+    found = _one(chart.objects(*older, "--api-versions", RULES), "PrometheusRule")
+    fresh = chart.objects(*_each("monitoring.rules", ["enabled=true"]), "--api-versions", RULES)
+    assert found["spec"] == _one(fresh, "PrometheusRule")["spec"]
+
+
 def test_series_keep_the_labels_that_dashboards_use(chart: Chart) -> None:
     found = chart.objects("--set", "monitoring.podMonitor.enabled=true", "--api-versions", POD_MONITORS)
     monitors = {body["metadata"]["name"]: body["spec"] for body in found if body["kind"] == "PodMonitor"}

@@ -149,6 +149,7 @@ _NO_P: Final = endpoints(p="2x40 0x440")
 _LATE: Final = 2 * 60 + 15
 """Minutes: a quarter of an hour after the change of `steps`."""
 _NOT_AVAILABLE: Final = condition("Available", ("True", "1x40 _x440"), ("False", "_x40 1x440"))
+_UNKNOWN: Final = condition("Available", ("True", "1x40 _x440"), ("Unknown", "_x40 1x440"))
 _DEGRADED: Final = condition("Degraded", ("True", "1x480"))
 _SLOW: Final = slo("ttft", 2.0)
 _NOT_RECONCILING: Final = "PDXOperatorNotReconciling"
@@ -233,6 +234,7 @@ CASES: Final = (
     Case("PDXNotAvailable", "it was available", True, _NOT_AVAILABLE),
     Case("PDXNotAvailable", "it starts for the first time", False, condition("Available", ("False", "1x480"))),
     Case("PDXNotAvailable", "the gateway is gone", False, _NOT_AVAILABLE | _DOWN),
+    Case("PDXNotAvailable", "the spec is invalid, and all serves", False, _UNKNOWN),
     Case("PDXDegraded", "an engine does not start", True, endpoints() | _DEGRADED),
     Case("PDXDegraded", "all is as specified", False, condition("Degraded", ("False", "1x480"))),
     Case("PDXDegraded", "no prefill engine serves", False, _NO_P | _DEGRADED),

@@ -33,9 +33,6 @@ _SMALLER: Final = _Rule(
     "lower {what} in {resources}, free {what}, or add a node that has enough",
 )
 _DEVICE: Final = _Rule(r"Insufficient (?P<what>[\w./-]+)", "free {what} or add a node")
-_REACH: Final = _Rule(
-    "", f"if it is on one of the other nodes, let the pod run there: tolerations, nodeSelector and affinity in {_POD}"
-)
 _RULES: Final = (
     _Rule(
         r'persistentvolumeclaim "?[^" ]+"? not found',
@@ -195,9 +192,10 @@ def unplaced(text: str, field: str, *, may_use_surge: bool) -> Cause:
     if may_use_surge and remedies and any(word in message or word in remedies[-1] for word in _SCARCE):
         remedies[-1] += SURGE
     if rules and all(rule.waits for rule, _ in rules):
-        return found("wait", "Queued", "; or ".join([f"it waits ({message})", *remedies]).replace("; or ", "; ", 1))
+        return found("wait", "Queued", "; ".join((f"it waits ({message})", *filter(None, ("; or ".join(remedies),)))))
     if len(rules) > 1 and rules[0][0].reason == "VolumeElsewhere":
-        remedies = [remedies[0], _filled(_REACH, "", field)]
+        there = "tolerations, nodeSelector and affinity in spec."
+        remedies[1:] = [f"if it is on one of the other nodes, let the pod run there: {there}{field}.podTemplate"]
     volume = next((rule.reason for rule, _ in rules if rule.reason != "Unschedulable"), "")
     if volume:
         what = "does not exist" if volume == "VolumeNotFound" else "cannot be used"

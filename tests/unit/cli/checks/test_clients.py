@@ -12,6 +12,7 @@ from pdx_cli.checks.findings import Finding, Severity, examine
 from pdx_cli.inputs.times import Objectives
 from pdx_cli.sources.experience import experience_of
 from pdx_cli.sources.observation import EndedProcess, Gateway
+from pdx_operator.observed.workloads import ObservedGateway
 from tests.doctor_observations import LOCAL, endpoint, gateway
 
 HISTORY: dict[str, Any] = {
@@ -182,3 +183,23 @@ def test_gateways_are_added_up() -> None:
     seen = experience_of([one.state or {}, two.state or {}, {}])
     assert (seen.ended, seen.failures, seen.ttft, dict(seen.tpot)) == (40, 10, 0.7, {"d": 0.3})
     assert seen.normal == {"ttft": 0.2, "tpot": None}
+
+
+def test_no_gateway_of_a_cluster_is_ready() -> None:
+    """Its pods crash or are Pending, so that none of them can be read."""
+    found = here(gateway=ObservedGateway(replicas=2, ready=0, settled=False))
+    assert impacts(found) == ["Clients get no answer: no gateway answers"]
+    assert impacts(here(gateway=ObservedGateway(replicas=2, ready=1, settled=False))) == []
+
+
+def test_a_client_at_its_own_limit_is_a_note() -> None:
+    found = here(served(outcomes={"split": 400, "shed": 50}, sheds={"client_limit": 50}))
+    assert impacts(found) == causes(found) == []
+    assert [each.cause for each in found] == ["RequestsShed"]
+
+
+def test_a_deployment_that_is_set_not_to_split_lacks_nothing() -> None:
+    without = served(endpoint(Role.DECODE, inFlight=2, limit=2.0))
+    never = replace(without, state={**(without.state or {}), "split": "Never"})
+    assert impacts(here(without)) == [NO_PREFILL]
+    assert impacts(here(never)) == []
