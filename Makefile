@@ -19,7 +19,7 @@ PACKAGES_FOR := PYTHONPATH=$(CURDIR)/cluster $(PYTHON) -m scripts.system_package
 # On two cores, the others wait while two run real engines and clusters (tests/conftest.py). WORKERS=0: one process.
 WORKERS ?= 4
 # Where the tests marked `alone` are, and those marked `paced`; the longest come first.
-ALONE := tests/component/cli/bench/test_many_streams.py tests/engines/test_prefix_cache.py tests/engines/test_push.py
+ALONE := tests/component/cli/bench/test_many_streams.py tests/engines/test_prefix_cache.py
 PACED := tests/dashboards/test_fires.py tests/component/soak
 # What builds a release has an environment of its own: a release needs no engine.
 RELEASE := .cache/release

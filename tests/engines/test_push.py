@@ -16,9 +16,6 @@ from tests.engines.support.harness import Gateway, gateway
 from tests.engines.support.openai_client import OpenAIClient
 from tests.engines.support.probing import check_another, check_probe
 
-pytestmark = pytest.mark.alone
-"""On busy cores, NIXL's push between two engines sometimes stops for good: without an error, also without a gateway."""
-
 
 @pytest.fixture(scope="module")
 def pair(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
