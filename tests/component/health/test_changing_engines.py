@@ -106,11 +106,11 @@ async def test_a_decode_that_leaves_during_the_prefill_gets_no_leg(shape: Shape,
 
 
 async def test_open_streams_of_a_leaving_pair_finish(order: Order, make_changing: MakeChanging) -> None:
-    slow = {"decode_token_seconds": 0.01}
+    slow = {"decode_token_seconds": 0.03}
     world = await make_changing(order, "prefill-a-0", "decode-a-0", "prefill-a-1", "decode-a-1", sim=slow)
     shape = Shape(stream=True)
     tasks = [asyncio.create_task(world.complete(shape, tokens=60)) for _ in range(4)]
-    await eventually(lambda: world.engine["decode-a-0"].counts.running_now == 2)
+    await eventually(lambda: world.engine["decode-a-0"].counts.running_now >= 1)
     await asyncio.gather(world.leave("decode-a-0"), world.leave("prefill-a-0"))
     assert [reply.text for reply in await asyncio.gather(*tasks)] == [shape.expected(tokens=60)] * 4
     assert [e.name for e in world.endpoints] == ["prefill-a-1", "decode-a-1"]

@@ -7,8 +7,9 @@ import pytest
 
 from pdx_api.names import Order
 from pdx_proxy.config.settings import Health
-from pdx_proxy.endpoints.endpoint import State
+from pdx_proxy.endpoints.endpoint import Endpoint, State
 from pdx_proxy.endpoints.events import Cause
+from pdx_proxy.health.warm_up import WarmUps
 from pdx_sim import FaultKind, Leg, SimEngine
 from tests.component.conftest import MakeWorld
 from tests.component.harness import SHORT, Shape, World, eventually
@@ -32,10 +33,18 @@ async def _metric(world: World, start: str) -> str:
 
 
 @pytest.mark.parametrize("kind", [FaultKind.STATUS, FaultKind.ERROR_EVENT, FaultKind.ABORT])
-async def test_consecutive_failures_eject_an_engine(kind: FaultKind, make_world: MakeWorld) -> None:
+async def test_consecutive_failures_eject_an_engine(
+    kind: FaultKind, make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It is warmed up until it answers, then it is selected again."""
     world = await make_world(PULL, 0, 2, health=Health(consecutive_errors=3))
-    form = Shape(stream=True)
+    form, seen, warm_up = Shape(stream=True), asyncio.Event(), WarmUps._warm
+
+    async def warm_later(self: WarmUps, endpoint: Endpoint) -> None:
+        await seen.wait()
+        await warm_up(self, endpoint)
+
+    monkeypatch.setattr(WarmUps, "_warm", warm_later)
     world.d.faults.add(kind, count=5)
     count = 0
     while world.endpoint(world.d).warm:
@@ -52,6 +61,7 @@ async def test_consecutive_failures_eject_an_engine(kind: FaultKind, make_world:
     for _ in range(6):
         assert (await world.complete(form)).text == form.expected()
     assert world.decode[1].counts.requests.total() == served + 6, "the ejected one gets no request but its warm-ups"
+    seen.set()
     await world.warm()
     assert world.d.counts.faults[kind.value] == 5, "it was warmed up until it answered"
     assert (world.endpoint(world.d).generation, world.endpoint(world.d).reason) == (2, None)

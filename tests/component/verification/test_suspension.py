@@ -119,9 +119,12 @@ async def test_kv_that_was_lost_before_the_repair_is_not_awaited(order: Order, m
     world, shape = await blocked_world(make_world, order, 1, 1), Shape()
     await several(world, shape, 2)
     world.p.faults.add(FaultKind.LONG_PREFILL, seconds=0.5)
+    world.p.station.channel.block(3600.0)
     request = asyncio.create_task(world.complete(shape))
-    await asyncio.sleep(0.3)
-    world.p.station.channel.block(0.4)
+    await eventually(lambda: world.p.counts.running_now == 1, 5.0, "P computes")
+    await eventually(lambda: world.p.counts.running_now == 0, 5.0, "P pushes")
+    await asyncio.sleep(0.2)
+    world.p.station.channel.block(0.0)
     async with asyncio.timeout(15.0):
         reply = await request
     assert (reply.status, reply.text) == (200, shape.expected())
