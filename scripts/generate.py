@@ -20,6 +20,7 @@ from scripts.crd import custom_resource_definition
 from scripts.dashboards import dashboards
 from scripts.doctor_svg import figure
 from scripts.failures import failures
+from scripts.promises import promises
 from scripts.reference import reference
 from scripts.release import names, notes
 from scripts.release.chart import metadata
@@ -65,6 +66,7 @@ def generated(root: Path) -> Mapping[Path, str]:
     crd = _HEAD + yaml.safe_dump(custom_resource_definition(), sort_keys=False, width=120, allow_unicode=True)
     matrix = Path("docs") / "failure-matrix.md"
     guide = Path("docs") / "style.md"
+    promised = Path("docs") / "security-tests.md"
     supported = Path("docs") / "versions.md"
     settled = Path("docs") / "settling.md"
     files = {
@@ -76,6 +78,7 @@ def generated(root: Path) -> Mapping[Path, str]:
         settled: settling(_read(root / settled) or ""),
         RULES: rules_file(),
         guide: style(_read(root / guide) or ""),
+        promised: promises(_read(root / promised) or ""),
         Path("docs") / "reference-chart.md": _chart_values(CHART),
         Path("docs") / "reference-cli.md": command_line(),
         **{CHART_DASHBOARDS / name: text for name, text in dashboards().items()},
