@@ -12,6 +12,7 @@ import yaml
 from pdx_api.names import GROUP, PLURAL
 from pdx_api.spec.schema import object_schema
 from scripts.alerts import rules_file
+from scripts.api_parameters import api_parameters
 from scripts.architecture import problems
 from scripts.chart_values import chart_values, described
 from scripts.command_line import command_line
@@ -65,6 +66,7 @@ def generated(root: Path) -> Mapping[Path, str]:
     """The text of every generated file, by its path in the checkout."""
     crd = _HEAD + yaml.safe_dump(custom_resource_definition(), sort_keys=False, width=120, allow_unicode=True)
     matrix = Path("docs") / "failure-matrix.md"
+    api = Path("docs") / "api.md"
     guide = Path("docs") / "style.md"
     promised = Path("docs") / "security-tests.md"
     supported = Path("docs") / "versions.md"
@@ -77,6 +79,7 @@ def generated(root: Path) -> Mapping[Path, str]:
         Path("docs") / "vllm-contract.md": contract(),
         settled: settling(_read(root / settled) or ""),
         RULES: rules_file(),
+        api: api_parameters(_read(root / api) or ""),
         guide: style(_read(root / guide) or ""),
         promised: promises(_read(root / promised) or ""),
         Path("docs") / "reference-chart.md": _chart_values(CHART),
