@@ -79,7 +79,8 @@ _CUSTOM_SAVED_AFTER = (
     "only a pool saves KV after the prefill engine's answer; leave out savedAfterMilliseconds, or write family: Pool"
 )
 _CUSTOM_FAMILY = (
-    f"write one of: {', '.join(FamilyName)}; a push connector would need code in PDX that reads P's identity"
+    f"write one of: {', '.join(FamilyName)}; a push connector would need code in PDX that reads the prefill engine's "
+    "identity"
 )
 _CLASS = "write the name of a Python class, for example FolderConnector"
 _MODULE = "write a module as Python imports it, for example my_package.connector"
