@@ -12,6 +12,7 @@ import yaml
 from pdx_api.names import GROUP, PLURAL
 from pdx_api.spec.schema import object_schema
 from scripts.alerts import rules_file
+from scripts.api_parameters import api_parameters
 from scripts.architecture import problems
 from scripts.chart_values import chart_values, described
 from scripts.command_line import command_line
@@ -20,6 +21,7 @@ from scripts.crd import custom_resource_definition
 from scripts.dashboards import dashboards
 from scripts.doctor_svg import figure
 from scripts.failures import failures
+from scripts.promises import promises
 from scripts.reference import reference
 from scripts.release import names, notes
 from scripts.release.chart import metadata
@@ -64,7 +66,9 @@ def generated(root: Path) -> Mapping[Path, str]:
     """The text of every generated file, by its path in the checkout."""
     crd = _HEAD + yaml.safe_dump(custom_resource_definition(), sort_keys=False, width=120, allow_unicode=True)
     matrix = Path("docs") / "failure-matrix.md"
+    api = Path("docs") / "api.md"
     guide = Path("docs") / "style.md"
+    promised = Path("docs") / "security-tests.md"
     supported = Path("docs") / "versions.md"
     settled = Path("docs") / "settling.md"
     files = {
@@ -75,7 +79,9 @@ def generated(root: Path) -> Mapping[Path, str]:
         Path("docs") / "vllm-contract.md": contract(),
         settled: settling(_read(root / settled) or ""),
         RULES: rules_file(),
+        api: api_parameters(_read(root / api) or ""),
         guide: style(_read(root / guide) or ""),
+        promised: promises(_read(root / promised) or ""),
         Path("docs") / "reference-chart.md": _chart_values(CHART),
         Path("docs") / "reference-cli.md": command_line(),
         **{CHART_DASHBOARDS / name: text for name, text in dashboards().items()},

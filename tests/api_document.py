@@ -1,12 +1,12 @@
-"""The tables of docs/api.md as data, for the tests that compare them with vLLM and with the gateway."""
+"""The paths and parameters of docs/api.md as data, for the tests that compare them with vLLM and with the gateway."""
 
 import json
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 DOCUMENT: Final = Path(__file__).parents[1] / "docs/api.md"
+PARAMETERS: Final = Path(__file__).parent / "api_parameters.txt"
 PATHS: Final = {
     "text": "/v1/completions",
     "chat": "/v1/chat/completions",
@@ -25,8 +25,20 @@ class Endpoint:
 
 
 @dataclass(frozen=True, slots=True)
+class Row:
+    """A line of the parameters' file. `of` names the paths that have the parameter."""
+
+    name: str
+    of: str
+    verdict: str
+    to_prefill: str
+    example: dict[str, Any]
+    note: str
+
+
+@dataclass(frozen=True, slots=True)
 class Parameter:
-    """A row of a table of parameters, for one of its paths."""
+    """A row of the parameters' file, for one of its paths."""
 
     name: str
     kind: str
@@ -43,32 +55,33 @@ class Parameter:
 
 def endpoints() -> list[Endpoint]:
     """Every path in the table."""
+    _, _, table = DOCUMENT.read_text().partition("| path | verdict | why |\n|---|---|---|\n")
     found = []
-    for cells in _rows("path"):
-        for name in cells[0].split(", "):
+    for line in table.partition("\n\n")[0].splitlines():
+        names, verdict, _ = (cell.strip() for cell in line.strip("|").split(" |"))
+        for name in names.split(", "):
             method, path = name.strip("`").split(" ")
-            found.append(Endpoint(method, path, cells[1]))
+            found.append(Endpoint(method, path, verdict))
+    return found
+
+
+def sections() -> dict[str, list[Row]]:
+    """The rows of the parameters' file by the titles of its sections."""
+    found: dict[str, list[Row]] = {}
+    for line in PARAMETERS.read_text().splitlines():
+        if line.startswith("## "):
+            rows = found.setdefault(line.removeprefix("## "), [])
+        elif line and not line.startswith("#"):
+            name, of, verdict, to_prefill, example, note = (cell.strip() for cell in line.split(" |"))
+            rows.append(Row(name, of, verdict, to_prefill, json.loads(example), note))
     return found
 
 
 def parameters() -> list[Parameter]:
     """Every parameter, once for each of its paths."""
     found: list[Parameter] = []
-    for name, of, verdict, to_prefill, example, note in _rows("parameter"):
-        kinds = ("text", "chat") if of == "both" else tuple(of.split(", "))
-        body = json.loads(example.strip("`"))
-        refused = "vLLM refuses it" in note
-        found += [Parameter(name.strip("`"), kind, verdict, to_prefill, body, refused) for kind in kinds]
+    for row in (row for rows in sections().values() for row in rows):
+        kinds = ("text", "chat") if row.of == "both" else tuple(row.of.split(", "))
+        refused = "vLLM refuses it" in row.note
+        found += [Parameter(row.name, kind, row.verdict, row.to_prefill, row.example, refused) for kind in kinds]
     return found
-
-
-def _rows(head: str) -> Iterator[list[str]]:
-    inside = False
-    for line in DOCUMENT.read_text().splitlines():
-        cells = [cell.strip() for cell in line.strip("|").split(" |")]
-        if not line.startswith("|"):
-            inside = False
-        elif cells[0] == head:
-            inside = True
-        elif inside and not line.startswith("|---"):
-            yield [cell.removeprefix("| ") for cell in cells]

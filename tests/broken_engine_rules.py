@@ -38,18 +38,18 @@ DEVICES = (
     "many nvidia.com/gpu in resources.limits"
 )
 _SHARED_FLAG = (
-    "P and D must use the same --dtype, --kv-cache-dtype, --block-size, --revision, --quantization, -q, "
+    "prefill and decode must use the same --dtype, --kv-cache-dtype, --block-size, --revision, --quantization, -q, "
     "--hf-overrides, --attention-backend, --disable-hybrid-kv-cache-manager, --no-disable-hybrid-kv-cache-manager; "
     "write it in spec.engine, or leave it out"
 )
 _SHARED_VARIABLE = (
-    "P and D must use the same PYTHONHASHSEED, VLLM_KV_CACHE_LAYOUT, VLLM_SSM_CONV_STATE_LAYOUT, VLLM_MLA_DISABLE; "
-    "write it in engine.env, or leave it out"
+    "prefill and decode must use the same PYTHONHASHSEED, VLLM_KV_CACHE_LAYOUT, VLLM_SSM_CONV_STATE_LAYOUT, "
+    "VLLM_MLA_DISABLE; write it in engine.env, or leave it out"
 )
 ANYWHERE = "engine.args, prefill.args, decode.args"
 PIPELINE = (
-    "NIXL supports one pipeline stage on D; leave out parallelism.pipeline, and --pipeline-parallel-size in "
-    "engine.args, decode.args"
+    "NIXL supports one pipeline stage of decode engines; leave out parallelism.pipeline, and --pipeline-parallel-size "
+    "in engine.args, decode.args"
 )
 _CONTEXT = f"NIXL push supports no decode context parallelism; leave out --decode-context-parallel-size in {ANYWHERE}"
 _CHILD_KEYS = "keys that begin with pdx.dev/ or app.kubernetes.io/ are reserved for PDX; leave them out"
@@ -102,8 +102,8 @@ ENGINE_RULES: Final[list[tuple[str, object, str, str]]] = [
     ("spec.decode.args", ["--pipeline-parallel-size=2"], "spec", PIPELINE),
     ("spec.engine.args", ["-pp", "2"], "spec", PIPELINE),
     ("spec.decode.args", ["--prefill_context_parallel_size", "2"], "spec",
-     "NIXL supports no prefill context parallelism on D; leave out --prefill-context-parallel-size in engine.args, "
-     "decode.args"),
+     "NIXL supports no prefill context parallelism of decode engines; leave out --prefill-context-parallel-size in "
+     "engine.args, decode.args"),
     ("spec", {**PAIRS, "kvTransfer": {"order": "Concurrent"}, "engine": {"args": ["-dcp=2"]}}, "spec", _CONTEXT),
     ("spec", {**PAIRS, "kvTransfer": {"order": "DecodeFirst"},
               "prefill": {"args": ["--decode-context-parallel-size", "2"]}}, "spec", _CONTEXT),

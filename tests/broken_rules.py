@@ -54,7 +54,7 @@ _BODIES = (
     "routing.queue.maxBufferedBytes"
 )
 _LEASE = (
-    "P would free blocks that D may still read; write kvTransfer.config.kv_lease_duration above "
+    "prefill would free KV that decode may still read; write kvTransfer.config.kv_lease_duration above "
     "routing.deadlines.handoffSeconds, or leave it out"
 )
 _ENGINE_KEY = "engines read their key from engine.apiKeySecretRef; leave out VLLM_API_KEY and --api-key"
@@ -74,10 +74,13 @@ _NO_CUSTOM = "connector Custom needs a description; write custom: {className: ..
 _CUSTOM_OF_OTHERS = "custom describes connector Custom; write connector: Custom, or leave out custom"
 _CUSTOM_ORDER = "connector Custom does not allow this order; write one of: PrefillFirst"
 _CUSTOM_CODE = "code is imported by the name of its module; write modulePath, or leave out code"
-_CUSTOM_POOL = "in a pool no leg carries parameters; leave out prefillParams, or write family: Pull"
-_CUSTOM_SAVED_AFTER = "only a pool saves KV after P's answer; leave out savedAfterMilliseconds, or write family: Pool"
+_CUSTOM_POOL = "in a pool requests carry no parameters; leave out prefillParams, or write family: Pull"
+_CUSTOM_SAVED_AFTER = (
+    "only a pool saves KV after the prefill engine's answer; leave out savedAfterMilliseconds, or write family: Pool"
+)
 _CUSTOM_FAMILY = (
-    f"write one of: {', '.join(FamilyName)}; a push connector would need code in PDX that reads P's identity"
+    f"write one of: {', '.join(FamilyName)}; a push connector would need code in PDX that reads the prefill engine's "
+    "identity"
 )
 _CLASS = "write the name of a Python class, for example FolderConnector"
 _MODULE = "write a module as Python imports it, for example my_package.connector"
@@ -156,12 +159,12 @@ RULES: Final[list[tuple[str, object, str, str]]] = [
        "spec", "NIXL of vLLM 0.28 supports no decode context parallelism; leave out --decode-context-parallel-size in "
        f"{ANYWHERE}") for part in ("prefill", "decode")),
     ("spec.kvTransfer", {"config": {"bidirectional_kv_xfer": True}}, "spec.kvTransfer",
-     "D would keep the KV of each answer for minutes, and nothing reads it; leave out config.bidirectional_kv_xfer"),
+     "decode engines would keep the KV of each answer for minutes, unread; leave out config.bidirectional_kv_xfer"),
     *(("spec.engine.version", version, "spec.engine.version", "write vLLM's version, for example 0.32.0")
       for version in ("", "0", "v0.32.0", "0.32/1", "latest", "0.32 ")),
     ("spec", {**PAIRS, "kvTransfer": _STORE, "decode": {"args": ["-pp", "2"]}}, "spec",
-     "MooncakeStore needs the same ranks on P and D; leave out parallelism.pipeline, and --pipeline-parallel-size in "
-     "prefill.args, decode.args"),
+     "MooncakeStore needs the same ranks in both roles; leave out parallelism.pipeline, and --pipeline-parallel-size "
+     "in prefill.args, decode.args"),
     ("spec.kvTransfer", {**_STORE, "order": "DecodeFirst"}, "spec.kvTransfer",
      "connector MooncakeStore does not allow this order; write one of: PrefillFirst"),
     ("spec.kvTransfer", {**_STORE, "config": {"mooncake_protocol": "rdma"}}, "spec.kvTransfer",

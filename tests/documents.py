@@ -1,4 +1,4 @@
-"""The files of the repository, and the YAML blocks in README.md and docs."""
+"""The files of the repository, and the objects in README.md and docs: blocks of YAML, and files that pages link to."""
 
 import re
 import subprocess
@@ -27,6 +27,10 @@ def _blocks() -> Iterator[tuple[str, dict[str, Any]]]:
         for match in re.finditer(r"^```yaml\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
             line = text.count("\n", 0, match.start()) + 1
             yield f"{path.name}:{line}", _whole(yaml.safe_load(match[1]))
+    for path in sorted((ROOT / "docs").rglob("*.yaml")):
+        body = yaml.safe_load(path.read_text(encoding="utf-8"))
+        if "kind" in body:
+            yield path.name, body
 
 
 def _whole(body: dict[str, Any]) -> dict[str, Any]:

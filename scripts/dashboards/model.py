@@ -55,7 +55,7 @@ class Panel:
     """The value from which on it is red."""
     bad_below: float | None = None
     plotted: bool = False
-    """Whether docs/observability.md shows it."""
+    """Whether docs/observability/dashboards.md shows it."""
 
 
 @dataclass(frozen=True, slots=True)

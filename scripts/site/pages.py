@@ -72,13 +72,14 @@ NAVIGATION: Final = (
                     "reference-chart.md",
                     "project/chart.md",
                     "observability.md",
+                    "observability/*",
                 ),
             ),
             Section(
                 "Gateway",
                 ("api.md", "gateway.md", "gateway/*", "requests-at-fault.md", "failures.md", "failure-matrix*"),
             ),
-            Section("Command line", ("reference-cli.md", "doctor.md")),
+            Section("Command line", ("reference-cli.md", "doctor.md", "top.md")),
             Section("Connectors", ("connectors/README.md", "connectors/nixl.md", "connectors/[!w]*")),
             Section(
                 "Releases", ("versions.md", "vllm-contract.md", "project/changelog.md", "project/security-policy.md")

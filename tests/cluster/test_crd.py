@@ -229,4 +229,4 @@ def test_kubectl_explains_fields(installed: Cluster) -> None:
         assert re.search(rf"^  {field}\t", spec, re.MULTILINE), field
     order = installed.kubectl("explain", "pdd.spec.kvTransfer.order")
     assert "ENUM:\n    PrefillFirst\n    DecodeFirst\n    Concurrent\n" in order
-    assert "The leg that the gateway sends first." in order
+    assert "The engine that gets its request first." in order

@@ -24,7 +24,7 @@ from tests.otlp import ReceivedSpan, tree
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 CLIENT = "00f067aa0ba902b7"
-DOCS = Path(__file__).parents[2] / "docs" / "observability.md"
+DOCS = Path(__file__).parents[2] / "docs" / "observability" / "traces.md"
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +74,7 @@ async def test_vllms_spans_lie_below_their_legs(
     assert root.attributes["gen_ai.usage.output_tokens"] == answer.usage["completion_tokens"]
     assert str(of_decode.attributes["gen_ai.request.id"]).startswith(f"cmpl-{decode.attributes['pdx.request_id']}")
     drawn = tree(spans, CLIENT)
-    assert _shape(drawn) == _shape(_documented()), f"docs/observability.md shows another trace than:\n{drawn}"
+    assert _shape(drawn) == _shape(_documented()), f"docs/observability/traces.md shows another trace than:\n{drawn}"
 
 
 def _body(seed: int) -> dict[str, object]:
@@ -88,7 +88,7 @@ def _engine_span(named: dict[tuple[str, str], ReceivedSpan], service: str) -> Re
 
 def _documented() -> str:
     found = re.search(r"^```text\n(client\n.*?)\n```", DOCS.read_text(), re.MULTILINE | re.DOTALL)
-    assert found, "docs/observability.md has no trace"
+    assert found, "docs/observability/traces.md has no trace"
     return found[1]
 
 

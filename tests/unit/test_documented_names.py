@@ -198,7 +198,7 @@ KUBERNETES = {
     *("SecurityContextConstraints", "AuthorizationPolicy", "PeerAuthentication", "DestinationRule", "ServiceAccount"),
 }
 """Kinds and reasons of Kubernetes and of a mesh."""
-REASONED = ("operator.md", "doctor.md", "observability.md")
+REASONED = ("operator.md", "doctor.md", "observability.md", "troubleshooting.md")
 
 
 @pytest.mark.parametrize("page", [p for p in DOCS if p.name in REASONED or "runbooks" in p.parts], ids=lambda p: p.name)
@@ -206,3 +206,14 @@ def test_every_condition_and_reason_exists(page: Path) -> None:
     spans = re.findall(r"`([^`\n]+)`", page.read_text())
     named = {word for span in spans for word in re.findall(r"(?<![\w/.-])(?:[A-Z]+[a-z]+){2,}(?![\w/.(-])", span)}
     assert not named - strings_of_the_code() - KUBERNETES
+
+
+def test_every_answer_of_the_gateway_that_the_page_quotes_exists() -> None:
+    page = (ROOT / "docs" / "troubleshooting.md").read_text()
+    rows = page[page.index("| answer |") :].split("\n\n")[0].splitlines()[2:]
+    quoted = {part for row in rows for text in re.findall(r'"([^"]+)"', row.split("|")[1]) for part in text.split("…")}
+    code = " ".join(path.read_text() for path in (ROOT / "proxy" / "pdx_proxy").rglob("*.py"))
+    assert len(quoted) > 8
+    assert {part.strip() for part in quoted} - {""} == {
+        part.strip() for part in quoted if part.strip() and part.strip() in code
+    }

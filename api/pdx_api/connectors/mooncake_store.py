@@ -133,7 +133,7 @@ _CHECKS: Final = Checks(
             ),
         ),
         *(
-            without_flag(flags, "MooncakeStore needs the same ranks on P and D", ("prefill", "decode"))
+            without_flag(flags, "MooncakeStore needs the same ranks in both roles", ("prefill", "decode"))
             for flags in (PIPELINE, DECODE_CONTEXT, PREFILL_CONTEXT)
         ),
     ),

@@ -107,18 +107,21 @@ _CHECKS: Final = Checks(
     settings=(
         number(
             LEASE,
-            f"seconds that P pins finished blocks for D. Default: {LEASE_MARGIN_SECONDS:g} s more than "
-            "routing.deadlines.handoffSeconds.",
+            f"seconds that a prefill engine keeps finished KV for a decode engine. Default: {LEASE_MARGIN_SECONDS:g} "
+            "s more than routing.deadlines.handoffSeconds.",
             least=1,
             most=86_400,
             unit="seconds",
         ),
-        boolean(BIDIRECTIONAL, "must be false. Otherwise D would keep the KV of every answer, and nothing reads it."),
+        boolean(
+            BIDIRECTIONAL,
+            "must be false. Otherwise decode engines would keep the KV of every answer, and nothing reads it.",
+        ),
     ),
     transfer=(
         Rule(
             f"!has(self.config.{BIDIRECTIONAL}) || !self.config.{BIDIRECTIONAL}",
-            f"D would keep the KV of each answer for minutes, and nothing reads it; leave out config.{BIDIRECTIONAL}",
+            f"decode engines would keep the KV of each answer for minutes, unread; leave out config.{BIDIRECTIONAL}",
             lambda kv: kv.config.get(BIDIRECTIONAL) is not True,
         ),
     ),
@@ -126,14 +129,14 @@ _CHECKS: Final = Checks(
         Rule(
             f"!has(self.kvTransfer.config.{LEASE})"
             f" || self.kvTransfer.config.{LEASE} > self.routing.deadlines.handoffSeconds",
-            f"P would free blocks that D may still read; write kvTransfer.config.{LEASE} above "
+            f"prefill would free KV that decode may still read; write kvTransfer.config.{LEASE} above "
             "routing.deadlines.handoffSeconds, or leave it out",
             _lease_covers_handoff,
             (f"kvTransfer.config.{LEASE}", "routing.deadlines.handoffSeconds"),
         ),
         # vLLM 0.32 nixl/base_worker.py and nixl/connector.py raise for the first two; push has no code for the third.
-        without_flag(PIPELINE, "NIXL supports one pipeline stage on D", DECODE),
-        without_flag(PREFILL_CONTEXT, "NIXL supports no prefill context parallelism on D", DECODE),
+        without_flag(PIPELINE, "NIXL supports one pipeline stage of decode engines", DECODE),
+        without_flag(PREFILL_CONTEXT, "NIXL supports no prefill context parallelism of decode engines", DECODE),
         without_flag(
             DECODE_CONTEXT,
             "NIXL push supports no decode context parallelism",

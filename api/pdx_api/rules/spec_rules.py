@@ -75,7 +75,8 @@ FLAG_IS_NO_RANK: Final = _no_flag_of(
 )
 
 FLAG_IS_NOT_SHARED: Final = _no_flag_of(
-    SHARED_FLAGS, f"P and D must use the same {', '.join(SHARED_FLAGS)}; write it in spec.engine, or leave it out"
+    SHARED_FLAGS,
+    f"prefill and decode must use the same {', '.join(SHARED_FLAGS)}; write it in spec.engine, or leave it out",
 )
 
 SHARED_VARIABLES: Final = ("PYTHONHASHSEED", "VLLM_KV_CACHE_LAYOUT", "VLLM_SSM_CONV_STATE_LAYOUT", "VLLM_MLA_DISABLE")
@@ -83,7 +84,7 @@ SHARED_VARIABLES: Final = ("PYTHONHASHSEED", "VLLM_KV_CACHE_LAYOUT", "VLLM_SSM_C
 
 VARIABLE_IS_NOT_SHARED: Final = Rule(
     f"!(self.name in {cel_list(SHARED_VARIABLES)})",
-    f"P and D must use the same {', '.join(SHARED_VARIABLES)}; write it in engine.env, or leave it out",
+    f"prefill and decode must use the same {', '.join(SHARED_VARIABLES)}; write it in engine.env, or leave it out",
     lambda variable: variable.name not in SHARED_VARIABLES,
 )
 

@@ -20,7 +20,7 @@ PrefillParams = Annotated[
         {
             "type": "object",
             "maxProperties": 64,
-            "properties": {"do_remote_decode": {"type": "boolean", "description": "vLLM's parameter of P's leg."}},
+            "properties": {"do_remote_decode": {"type": "boolean", "description": "vLLM's own parameter."}},
             "additionalProperties": True,
         }
     ),
@@ -59,12 +59,13 @@ class CustomConnector(Part):
         ),
         Rule(
             f"{_FAMILY} != '{FamilyName.POOL}' || !has(self.prefillParams)",
-            "in a pool no leg carries parameters; leave out prefillParams, or write family: Pull",
+            "in a pool requests carry no parameters; leave out prefillParams, or write family: Pull",
             lambda custom: custom.family != FamilyName.POOL or custom.prefill_params is None,
         ),
         Rule(
             f"{_FAMILY} == '{FamilyName.POOL}' || self.savedAfterMilliseconds == 0",
-            "only a pool saves KV after P's answer; leave out savedAfterMilliseconds, or write family: Pool",
+            "only a pool saves KV after the prefill engine's answer; leave out savedAfterMilliseconds, or write "
+            "family: Pool",
             lambda custom: custom.family == FamilyName.POOL or custom.saved_after_milliseconds == 0,
         ),
     )
@@ -95,25 +96,26 @@ class CustomConnector(Part):
         Text,
         Rule(
             f"self in {cel_list(FamilyName)}",
-            f"write one of: {_FAMILIES}; a push connector would need code in PDX that reads P's identity",
+            f"write one of: {_FAMILIES}; a push connector would need code in PDX that reads the prefill engine's "
+            "identity",
             lambda family: family in list(FamilyName),
         ),
     ] = Field(
         default=str(FamilyName.PULL),
         json_schema_extra=without_default,
-        description="Protocol between gateway and connector. Pull, the default: P receives prefillParams and answers "
-        "first; the kv_transfer_params of its answer go to D. Pool: P saves and D looks up, both by the prompt; no leg "
-        "carries parameters.",
+        description="Protocol between gateway and connector. Pull, the default: the prefill engine receives "
+        "prefillParams and answers first; the kv_transfer_params of its answer go to the decode engine. Pool: one "
+        "saves and the other looks up, both by the prompt; requests carry no parameters.",
     )
     prefill_params: PrefillParams | None = Field(
         default=None,
-        description="Pull: the kv_transfer_params of P's leg. Default: {do_remote_decode: true}.",
+        description="Pull: the kv_transfer_params of the prefill request. Default: {do_remote_decode: true}.",
     )
 
     saved_after_milliseconds: Annotated[int, Field(strict=True, ge=0, le=MAX_SAVED_AFTER_MILLISECONDS)] = Field(
         default=0,
-        description="Pool: milliseconds from P's answer until D can find the KV. The gateway sends D's leg after "
-        "this time.",
+        description="Pool: milliseconds from the prefill engine's answer until the KV can be found. The gateway "
+        "sends the decode request after this time.",
     )
 
     @property

@@ -65,14 +65,14 @@ class KVTransfer(Part):
     )
     order: Order | None = Field(
         default=None,
-        description="The leg that the gateway sends first. PrefillFirst: P finishes, then D pulls from P. "
-        "DecodeFirst and Concurrent: P pushes into blocks that D has allocated. Default: the connector's first "
-        "order.",
+        description="The engine that gets its request first. PrefillFirst: the prefill engine finishes, then the "
+        "decode engine pulls the KV (with NIXL). DecodeFirst and Concurrent: the prefill engine pushes it into blocks "
+        "that the decode engine has allocated. Default: the connector's first order.",
     )
     on_load_failure: Literal["Fail", "Recompute"] = Field(
         default="Fail",
-        description="What D does if KV does not arrive. Fail: D answers with an error, which the gateway counts and "
-        "retries. Recompute: D prefills the prompt itself; only latency shows this. "
+        description="What the decode engine does if KV does not arrive. Fail: it answers with an error, which the "
+        "gateway counts and retries. Recompute: it prefills the prompt itself; only latency shows this. "
         f"{_names(lambda connector: connector.recomputes)} always recompute.",
     )
     verification: Verification = Field(

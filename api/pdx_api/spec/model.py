@@ -51,7 +51,7 @@ class ModelSource(Part):
 
     path: AbsolutePath | None = Field(
         default=None,
-        description="Absolute path of a model directory in the engine's file system. P and D start with the same "
+        description="Absolute path of a model directory in the engine's file system. All engines start with the same "
         "string: vLLM rejects KV from an engine with another one.",
     )
     persistent_volume_claim: ModelVolume | None = Field(

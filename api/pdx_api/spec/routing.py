@@ -29,19 +29,20 @@ class Deadlines(Part):
     )
     prefill_seconds: Seconds = Field(
         default=int(defaults.PREFILL_SECONDS),
-        description="Time for the whole prefill leg, in seconds. After that onPrefillFailure applies. A prompt of a "
+        description="Time for the prefill request, in seconds. After that onPrefillFailure applies. A prompt of a "
         "million tokens takes minutes.",
     )
     handoff_seconds: Seconds = Field(
         default=int(defaults.HANDOFF_SECONDS),
-        description="In push orders: time from P's answer to D's first event, in seconds. After that the request is "
-        f"retried. P pins its blocks {defaults.LEASE_MARGIN_SECONDS:g} s longer (kv_lease_duration), unless "
-        "kvTransfer.config sets that. In pull orders it sets only this lease, which D renews while the request is in "
-        "its queue. A change makes a new revision, which replaces the engines.",
+        description="With push: time from the prefill engine's answer to the decode engine's first event, in seconds. "
+        f"After that the request is retried. The prefill engine keeps the KV {defaults.LEASE_MARGIN_SECONDS:g} s "
+        "longer (kv_lease_duration), unless kvTransfer.config sets that. With pull it sets only this lease, which "
+        "the decode engine renews while the request is in its queue. A change makes a new revision, which replaces "
+        "the engines.",
     )
     first_event_seconds: Seconds = Field(
         default=int(defaults.FIRST_EVENT_SECONDS),
-        description="Time for the decode leg of a stream up to its first event, in seconds, including the engine's "
+        description="Time for the decode request of a stream up to its first event, in seconds, including the engine's "
         "queue. After that the request is retried. Without streaming, totalSeconds applies.",
     )
     idle_seconds: Seconds = Field(
@@ -63,7 +64,7 @@ class Retries(Part):
 
     attempts: Annotated[int, Field(strict=True, ge=1, le=10)] = Field(
         default=defaults.ATTEMPTS,
-        description="Maximum number of attempts per request. The last one uses D alone. 1: no retry.",
+        description="Maximum number of attempts per request. The last one is not split. 1: no retry.",
     )
     budget_percent: Annotated[int, Field(strict=True, ge=0, le=100)] = Field(
         default=defaults.RETRY_PERCENT,
@@ -143,36 +144,36 @@ class Routing(Part):
     split: Split = Field(
         default=Split.AUTO,
         description="Whether the gateway splits requests. Auto: it splits the requests that can be split, over the "
-        "pairs within which KV moves. Never: one engine serves each request, D or an idle P. A change restarts the "
-        "gateways only, so it is the fastest way out of a fault of the split. No effect in mode Aggregated.",
+        "pairs within which KV moves. Never: a decode engine, or an idle prefill engine, serves each request alone. A "
+        "change restarts the gateways only, so it is the fastest way out of a fault of the split. No effect in mode "
+        "Aggregated.",
     )
     prefill_policy: Policy | None = Field(
         default=None,
-        description="How the gateway selects P. ExpectedWait, the default: the engine with the shortest wait for "
-        "this prompt and for the prompts that it delays. The gateway estimates the wait by the tokens that the "
-        "engine has to prefill, its cache and its speed. LeastRequests: the engine with the fewest requests of this "
-        "gateway. LeastLoad: as LeastRequests, and also by the queue and KV use that engines report. PrefixAffinity: "
-        "prompts with the same beginning go to the same engine. SessionAffinity: requests with the same x-session-id "
-        "go to the same engine. No effect in mode Aggregated.",
+        description="How the gateway selects the prefill engine. ExpectedWait, the default: that with the shortest "
+        "wait for this prompt and for the prompts that it delays. The gateway estimates the wait by the tokens that "
+        "the engine has to prefill, its cache and its speed. LeastRequests: the engine with the fewest requests of "
+        "this gateway. LeastLoad: as LeastRequests, and also by the queue and KV use that engines report. "
+        "PrefixAffinity: prompts with the same beginning go to the same engine. SessionAffinity: requests with the "
+        "same x-session-id go to the same engine. No effect in mode Aggregated.",
     )
     decode_policy: Policy | None = Field(
         default=None,
-        description="How the gateway selects D, or the engine in mode Aggregated. The values are those of "
-        "prefillPolicy. Default for D: LeastITL, the engine whose batch has the least inter-token latency, unless "
-        "its KV cache is nearly full. Default in mode Aggregated: ExpectedWait. For D, ExpectedWait means LeastITL. "
-        "For P, LeastITL means LeastRequests.",
+        description="How the gateway selects the decode engine, or the engine in mode Aggregated. The values are those "
+        "of prefillPolicy. Default for decode engines: LeastITL, the engine whose batch has the least inter-token "
+        "latency, unless its KV cache is nearly full. Default in mode Aggregated: ExpectedWait. For decode engines, "
+        "ExpectedWait means LeastITL. For prefill engines, LeastITL means LeastRequests.",
     )
     disaggregate_above_tokens: Annotated[int, Field(strict=True, ge=0, le=16_777_216)] = Field(
         default=0,
-        description="D alone serves prompts of at most this many tokens, by the gateway's estimate, because a "
-        "hand-off of a short prompt costs more than it saves. 0: all prompts are split. No effect in mode "
-        "Aggregated.",
+        description="Prompts of at most this many tokens, by the gateway's estimate, are not split, because moving the "
+        "KV of a short prompt costs more than it saves. 0: all prompts are split. No effect in mode Aggregated.",
     )
     on_prefill_failure: PrefillFailure = Field(
         default=PrefillFailure.RETRY,
-        description="What the gateway does if P fails a request. Retry: it tries another P, and D alone as the last "
-        "attempt. Local: it uses D alone at once. Fail: it returns the error to the client. No effect in mode "
-        "Aggregated.",
+        description="What the gateway does if a prefill engine fails a request. Retry: it tries another one, and a "
+        "decode engine alone as the last attempt. Local: it uses a decode engine alone at once. Fail: it returns the "
+        "error to the client. No effect in mode Aggregated.",
     )
     retries: Retries = Field(default=Retries(), description="How often the gateway retries a request.")
     deadlines: Deadlines = Field(default=Deadlines(), description="The deadlines of a request.")
@@ -326,12 +327,12 @@ class SLO(Part):
     ttft_milliseconds: Annotated[int, Field(strict=True, ge=1, le=3_600_000)] | None = Field(
         default=None,
         description="Longest TTFT (time to first token), in milliseconds. Late requests are still served. With "
-        "tpotMilliseconds, D alone serves a request on two conditions: D would finish the prompt before any P, and "
-        "D's streams keep their TPOT. disaggregateAboveTokens then has no effect. Without tpotMilliseconds, only pdx "
-        "bench uses this field. Default: no target.",
+        "tpotMilliseconds, a request is not split on two conditions: a decode engine would finish the prompt before "
+        "any prefill engine, and its streams keep their TPOT. disaggregateAboveTokens then has no effect. Without "
+        "tpotMilliseconds, only pdx bench uses this field. Default: no target.",
     )
     tpot_milliseconds: Annotated[int, Field(strict=True, ge=1, le=3_600_000)] | None = Field(
         default=None,
         description="Longest TPOT (mean time per output token after the first), in milliseconds. It limits the "
-        "requests at each D; further ones wait in the gateway's queue. Default: no target.",
+        "requests at each decode engine; further ones wait in the gateway's queue. Default: no target.",
     )

@@ -90,7 +90,9 @@ class Status(StatusPart):
     order: Short | None = Field(default=None, description="The order in force; none in mode Aggregated.")
     image: Short | None = Field(default=None, description="The engines' image in force.")
     revision: Short | None = Field(
-        default=None, description="Hash of everything that must be equal on P and D. Only engines of one revision pair."
+        default=None,
+        description="Hash of everything that must be equal on prefill and decode engines. Only engines of one revision "
+        "pair.",
     )
     roles: Annotated[list[RoleStatus], Field(max_length=16), ListMap("role")] | None = Field(
         default=None, description="The engines, by role."

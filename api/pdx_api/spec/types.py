@@ -70,7 +70,7 @@ class Engine(Part):
 
     image: Text = Field(
         default="vllm/vllm-openai:v0.32.0",
-        description="Container image of the engines. P and D need the same vLLM version, because its KV handshake "
+        description="Container image of the engines. Both roles need the same vLLM version, because its KV handshake "
         "compares versions. `pdx up` uses the installed vLLM instead.",
     )
     version: Annotated[str, ENGINE_VERSION, StringConstraints(max_length=64)] | None = Field(

@@ -3,6 +3,7 @@
 import ast
 import importlib.util
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Final, get_args
@@ -16,7 +17,7 @@ from pdx_proxy.http.routes import ROUTES, Kind
 from pdx_proxy.payload.body import decode_body, prefill_body, read_body
 from pdx_proxy.payload.decisions import DECIDING, REFUSED, TYPES, Decisions, decide, scalar
 from pdx_proxy.payload.tools import are_clients_tools
-from tests.api_document import PATHS, Endpoint, Parameter, endpoints, parameters
+from tests.api_document import DOCUMENT, PATHS, Endpoint, Parameter, endpoints, parameters, sections
 
 ENDPOINTS: Final = endpoints()
 PARAMETERS: Final = parameters()
@@ -291,3 +292,11 @@ def _routes(path: Path) -> Iterator[tuple[str, str]]:
         if isinstance(first, ast.Constant) and isinstance(first.value, str):
             method = "POST" if node.func.attr == "add_api_route" else node.func.attr.upper()
             yield method, first.value
+
+
+def test_the_page_names_every_parameter_and_each_value_that_decides() -> None:
+    page = DOCUMENT.read_text()
+    assert {
+        name for rows in sections().values() for name in {row.name for row in rows} if f"`{name}" not in page
+    } == set()
+    assert {"`n: 1`", "`n: 2`", "`truncate_prompt_tokens: -1`"} <= set(re.findall("`[^`]+`", page))
