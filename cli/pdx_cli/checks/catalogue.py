@@ -5,8 +5,10 @@ from typing import Final
 from pdx_cli.checks.clients import (
     failed_requests,
     failing_engines,
+    flapping_engines,
     full_queue,
     late_answers,
+    slow_phases,
     unanswered_clients,
     whole_requests,
 )
@@ -74,7 +76,9 @@ CHECKS: Final[tuple[Check, ...]] = (
     gateways_without_endpoints,
     recomputed_prompts,
     full_queue,
+    slow_phases,
     failing_engines,
+    flapping_engines,
     lost_handoffs,
     unsplit_requests,
     hybrid_models,

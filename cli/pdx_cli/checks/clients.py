@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from pdx_api.names import Mode, Role
+from pdx_api.names import Mode, Order, Role
 from pdx_cli.checks.findings import Finding, Severity, listed, log_of, wrong
 from pdx_cli.sources.experience import (
     CLIENT_LIMIT,
@@ -12,6 +12,7 @@ from pdx_cli.sources.experience import (
     experience_of,
     gateway_objectives,
     limits_of,
+    longest_part,
     never_splits,
     spec_objectives,
     spoken,
@@ -54,6 +55,7 @@ _SUSPECT: Final = "Suspect"
 _QUEUE_SHARE: Final = 0.5
 """Of the longest wait in the queue: a longer median wait is a finding."""
 _LEAST_WAITS: Final = 3
+_LEAST_RESTARTS: Final = 2
 _LEAST_SPLITS: Final = 0.5
 """Share of the requests that must be served whole before a finding says so."""
 
@@ -112,6 +114,52 @@ def late_answers(observation: Observation) -> Iterator[Finding]:
             "TokensSlow",
             _slow_remedy(observation, {names.get(name, name) for name in slow}, len(seen.tpot)),
         )
+
+
+_WAITS: Final[Mapping[str, tuple[str, str, str]]] = {
+    "to_prefill": (
+        "PrefillConnectSlow",
+        "to select and reach a prefill engine",
+        "Compare the CPU of the gateways with its limit, and check the network to the prefill engines.",
+    ),
+    "prefill": (
+        "PrefillSlow",
+        "for the prefill engine's answer",
+        "Add prefill engines (spec.prefill.replicas). If `pdx top` shows no queue at them (WAIT), prompts are longer "
+        "than usual, or an engine is slow.",
+    ),
+    "handoff": (
+        "HandoffSlow",
+        "from the prefill engine's answer to the decode engine's first token",
+        "If `pdx top` shows no queue at decode engines (WAIT), the transfer of KV is slow: without RDMA, UCX uses TCP. "
+        "Check engine.rdma, UCX_TLS, UCX_NET_DEVICES and the nodes' network. Until it is repaired, "
+        "spec.routing.split: Never avoids the transfer.",
+    ),
+}
+"""Phase between queue and first token -> the cause, what half of the requests waited for, the remedy."""
+
+
+def slow_phases(observation: Observation) -> Iterator[Finding]:
+    """First tokens come late, without a long queue, and most of the wait is one phase."""
+    if not late_first_token(observation) or any(finding.cause == "QueueLong" for finding in full_queue(observation)):
+        return
+    pushes = any(e.get("order") not in (None, Order.PREFILL_FIRST) for e in observation.endpoints)
+    if (longest := longest_part(experience_of(_states(observation)), pushes=pushes)) is not None:
+        name, seconds = longest
+        cause, what, remedy = _WAITS[name]
+        yield wrong(cause, f"Most of the time to first token is one wait: {spoken(seconds)} {what}", remedy)
+
+
+def flapping_engines(observation: Observation) -> Iterator[Finding]:
+    """An engine was ejected and warmed up again, more than once in the last minutes."""
+    seen = experience_of(_states(observation))
+    pods = {str(e.get("name")): e for e in observation.endpoints}
+    for name, count in seen.restarts.items():
+        if count >= _LEAST_RESTARTS:
+            pod = str(pods.get(name, {}).get("pod") or name)
+            engine = next((e for e in observation.engines if e.name == pod), None)
+            remedy = log_of(engine.log_source, engine.log) if engine is not None else log_of("", "")
+            yield wrong("EngineFlapping", f"{pod} failed and recovered {count} times in {seen.period}", remedy)
 
 
 def _slow_remedy(observation: Observation, slow: set[str], number: int) -> str:
