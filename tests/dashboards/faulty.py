@@ -130,7 +130,10 @@ BROKEN: Final = {
     "half-gateway": Broken({}, further.cut_off, 6, _DEGRADED, 2, ("RequestsFail", "EngineNotReached")),
     "slow-kv": Broken({}, further.slow_kv, 6, doctor=("FirstTokenLate", "HandoffSlow")),
     "slow-burn": Broken(
-        {"decode": 2, "d": {"decode_token_seconds": 0.05}}, further.lose_some_streams, 12, doctor=("RequestsFail",)
+        {"decode": 2, "d": {"decode_token_seconds": 0.05}},
+        further.lose_some_streams,
+        12,
+        doctor=("RequestsFail", "AnswersBreak"),
     ),
     "nonsense": Broken({}, further.send_nonsense),
 }

@@ -3,6 +3,7 @@
 from typing import Final
 
 from pdx_cli.checks.clients import (
+    broken_answers,
     failed_requests,
     failing_engines,
     flapping_engines,
@@ -78,6 +79,7 @@ CHECKS: Final[tuple[Check, ...]] = (
     full_queue,
     slow_phases,
     failing_engines,
+    broken_answers,
     flapping_engines,
     lost_handoffs,
     unsplit_requests,

@@ -153,13 +153,30 @@ def slow_phases(observation: Observation) -> Iterator[Finding]:
 def flapping_engines(observation: Observation) -> Iterator[Finding]:
     """An engine was ejected and warmed up again, more than once in the last minutes."""
     seen = experience_of(_states(observation))
-    pods = {str(e.get("name")): e for e in observation.endpoints}
     for name, count in seen.restarts.items():
         if count >= _LEAST_RESTARTS:
-            pod = str(pods.get(name, {}).get("pod") or name)
-            engine = next((e for e in observation.engines if e.name == pod), None)
-            remedy = log_of(engine.log_source, engine.log) if engine is not None else log_of("", "")
-            yield wrong("EngineFlapping", f"{pod} failed and recovered {count} times in {seen.period}", remedy)
+            pod, log = _engine_of(observation, name)
+            yield wrong("EngineFlapping", f"{pod} failed and recovered {count} times in {seen.period}", log)
+
+
+def broken_answers(observation: Observation) -> Iterator[Finding]:
+    """So many requests fail that clients notice, and most of the answers that broke were one engine's."""
+    seen = experience_of(_states(observation))
+    total = sum(seen.broken.values())
+    if not seen.fails or total < LEAST_FAILURES:
+        return
+    worst = max(seen.broken, key=seen.broken.__getitem__)
+    if seen.broken[worst] > total / 2:
+        pod, log = _engine_of(observation, worst)
+        sentence = f"{seen.broken[worst]:,} of the {total:,} answers of {seen.period} that broke were those of {pod}"
+        yield wrong("AnswersBreak", sentence, log)
+
+
+def _engine_of(observation: Observation, name: str) -> tuple[str, str]:
+    """Return the pod of an engine that a gateway names, and where its log is."""
+    pod = next((str(e["pod"]) for e in observation.endpoints if e.get("name") == name and e.get("pod")), name)
+    engine = next((e for e in observation.engines if e.name == pod), None)
+    return pod, log_of(engine.log_source, engine.log) if engine is not None else log_of("", "")
 
 
 def _slow_remedy(observation: Observation, slow: set[str], number: int) -> str:

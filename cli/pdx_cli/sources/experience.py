@@ -59,6 +59,8 @@ class Experience:
     not_split: Mapping[str, int] = field(default_factory=dict)
     attempts: Mapping[str, int] = field(default_factory=dict)
     """Reason -> attempts at engines that failed before the answer began."""
+    broken: Mapping[str, int] = field(default_factory=dict)
+    """The gateway's name of an engine -> answers of it that did not reach their end."""
     retries_refused: int = 0
     ttft: float | None = None
     """Median; of several gateways the longest."""
@@ -126,6 +128,7 @@ def experience_of(states: Iterable[Body]) -> Experience:
         sheds=sheds,
         not_split=_sum(histories, "notSplit"),
         attempts=_sum(histories, "retries"),
+        broken=_sum(histories, "broken"),
         retries_refused=sum(history.get("retriesRefused") or 0 for history in histories),
         ttft=_longest(histories, "ttft"),
         queue=_longest(histories, "queue"),

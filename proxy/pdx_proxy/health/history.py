@@ -19,7 +19,7 @@ WINDOWS: Final = 30
 """Parts of the last hour that are kept."""
 _LEAST: Final = 10
 """First tokens, or output tokens, from which on their duration is reported."""
-_COUNTS: Final = ("outcomes", "sheds", "notSplit", "retries")
+_COUNTS: Final = ("outcomes", "sheds", "notSplit", "retries", "broken")
 _WAITS: Final = (Phase.TO_PREFILL, Phase.PREFILL, Phase.HANDOFF)
 """Phases between the queue and the first token."""
 _MEASURED: Final = (Phase.FIRST_TOKEN, Phase.QUEUE, *_WAITS)
