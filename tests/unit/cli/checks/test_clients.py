@@ -219,7 +219,7 @@ WAITS = {"to_prefill": {"median": 0.1}, "prefill": {"median": 1.0}, "handoff": {
 )
 def test_most_of_a_late_first_token_is_one_wait(order: str, phases: dict[str, Any], cause: str) -> None:
     ends = [{**each, "order": order} for each in PAIR]
-    late = {"ttft": {"count": 40, "median": 5.0}, "phases": phases}
+    late: dict[str, Any] = {"ttft": {"count": 40, "median": 5.0}, "phases": phases}
     assert causes(here(served(*ends, **late))) == [cause]
     assert causes(here(served(*ends, **late, queue={"count": 40, "median": 3.0}, queued=22))) == ["QueueLong"]
     assert here(served(*ends, phases=phases)) == [], "first tokens are not late"
@@ -237,7 +237,7 @@ def test_an_engine_that_fails_and_recovers_again_and_again() -> None:
 
 
 def test_the_engine_whose_answers_break_is_named() -> None:
-    failing = {"outcomes": {"split": 970, "broken": 30}}
+    failing: dict[str, Any] = {"outcomes": {"split": 970, "broken": 30}}
     findings = here(served(**failing, broken={"qwen-decode-a-1": 29, "d2": 1}))
     assert [each.sentence for each in findings[1:]] == [
         "29 of the 30 answers of the last 2 minutes that broke were those of qwen-decode-a-1"
