@@ -50,6 +50,8 @@ _ATTEMPTS: Final[Mapping[str, str]] = {
     "local": "found the gateway at its own limits",
 }
 """Reason (`pdx_proxy.http.upstream.failures`) -> what happened to the attempts."""
+_ANSWER: Final = (Role.DECODE, Role.AGGREGATED)
+"""Roles of the engines that answer clients."""
 _SUSPECT: Final = "Suspect"
 """State of an engine that serves only while no other one can answer."""
 _QUEUE_SHARE: Final = 0.5
@@ -75,8 +77,10 @@ def unanswered_clients(observation: Observation) -> Iterator[Finding]:
     silent = silent or (deployed is not None and deployed.replicas > 0 and not deployed.ready)
     if not states and (silent or "gateway" in {process.name for process in observation.dead}):
         yield impact("Clients get no answer: no gateway answers", "Unavailable")
-    elif _is_used(states) and not _serving(observation, Role.DECODE, Role.AGGREGATED):
+    elif _is_used(states) and not _serving(observation, *_ANSWER):
         yield impact("Every request fails: no engine that can answer clients serves", "Unavailable")
+    elif _is_used(states) and all(e.get("state") == _SUSPECT for e in _serving(observation, *_ANSWER)):
+        yield impact("Requests hang or fail: every engine that can answer clients has failed", "Unavailable")
 
 
 def failed_requests(observation: Observation) -> Iterator[Finding]:
@@ -220,7 +224,7 @@ def late_first_token(observation: Observation) -> bool:
 
 def _full(observation: Observation) -> str:
     """Return that all serving engines that answer clients have as many requests as they may; else nothing."""
-    served = [e for e in _serving(observation, Role.DECODE, Role.AGGREGATED) if e.get("limit") is not None]
+    served = [e for e in _serving(observation, *_ANSWER) if e.get("limit") is not None]
     if not served or any((e.get("inFlight") or 0) < int(e["limit"]) for e in served):
         return ""
     have, may = sum(e.get("inFlight") or 0 for e in served), sum(int(e["limit"]) for e in served)

@@ -154,6 +154,14 @@ def test_the_only_decode_engine_is_down() -> None:
     assert impacts(here(gone)) == ["Every request fails: no engine that can answer clients serves"]
 
 
+def test_the_only_decode_engine_hangs() -> None:
+    hung = endpoint(Role.DECODE, "Suspect", "2 requests run and have made no progress for 31 s")
+    assert impacts(here(served(PAIR[0], hung))) == [
+        "Requests hang or fail: every engine that can answer clients has failed"
+    ]
+    assert impacts(here(served(PAIR[0], hung, PAIR[1]))) == [], "another one serves"
+
+
 @pytest.mark.parametrize("dead", [(), (EndedProcess("gateway"),)])
 def test_the_gateway_is_down(dead: tuple[EndedProcess, ...]) -> None:
     silent = () if dead else (Gateway("gateway", None, "connection refused"),)
