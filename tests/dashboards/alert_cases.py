@@ -186,7 +186,7 @@ CASES: Final = (
     Case("PDXUnavailable", "no decode engine is warm", True, _NO_D),
     Case("PDXUnavailable", "decode engines are gone", True, endpoints(d="2x40 _x440")),
     Case("PDXUnavailable", "most requests fail", True, endpoints() | requests(whole="0+1x480", unavailable="0+9x480")),
-    Case("PDXUnavailable", "half fail", False, endpoints() | requests(whole="0+5x480", unavailable="0+5x480")),
+    Case("PDXUnavailable", "six of ten fail", False, endpoints() | requests(whole="0+4x480", unavailable="0+6x480")),
     Case("PDXUnavailable", "all requests hang", True, endpoints() | hanging("7x480")),
     Case("PDXUnavailable", "requests get tokens", False, endpoints() | hanging("0+50x480")),
     Case("PDXUnavailable", "the first engines load", False, endpoints(p="0x480", d="0x480")),
