@@ -24,8 +24,8 @@ _MEANINGS: Final[Mapping[str, str]] = {
     "shed": "were refused because of a limit",
     "unavailable": "got no answer from any engine",
     "broken": "lost their engine during the answer",
-    "idle": "got no more events during the answer",
-    "expired": "exceeded the total time",
+    "idle": "got no more events during the answer (spec.routing.deadlines.idleSeconds)",
+    "expired": "exceeded spec.routing.deadlines.totalSeconds",
     "exhausted": "found the gateway at its own limits",
     "internal": "failed in the gateway",
 }
