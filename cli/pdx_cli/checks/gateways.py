@@ -16,6 +16,7 @@ from pdx_cli.sources.observation import Body, Gateway, Observation
 
 _TEMPORARY: Final = r"waits for|no decode|has restarted|not been warmed"
 """Reasons of an endpoint that pass by themselves, or that another finding explains."""
+_HANGS: Final = r"no answer within|no progress"
 
 
 def silent_gateways(observation: Observation) -> Iterator[Finding]:
@@ -93,6 +94,9 @@ def _unused(observation: Observation, gateway: Gateway, endpoint: Body, reason: 
         if users:
             blocked += f". Deleting the pod of {gateway.name} moves it to another place"
         return wrong("EngineNotReached", sentence, f"The engine answers here: check that {blocked}.\n{log}")
+    if re.search(_HANGS, reason):  # one whose /health fails is unhealthy, and not here
+        why = "Its /health answers, so its engine core hangs (a GPU, a collective operation). Delete its pod."
+        return wrong("EngineHangs", sentence, f"{why}\n{log}")
     return wrong("EngineLeftOut", sentence, log)
 
 

@@ -57,6 +57,12 @@ SETUPS: list[Any] = [
         id="an engine that the gateway does not reach",
     ),
     pytest.param(
+        {"gateways": (gateway(endpoint(Role.PREFILL), endpoint(Role.DECODE, "Cold", "no answer within 60 s")),)},
+        "EngineHangs",
+        ["does not use the decode engine qwen-decode-a-1: no answer within 60 s", "Delete its pod"],
+        id="an engine that hangs, although its health check answers",
+    ),
+    pytest.param(
         {"gateways": (Gateway("qwen-gateway-1", None, "no answer within 10 s"),)},
         "GatewaySilent",
         ["qwen-gateway-1", "no answer within 10 s"],
