@@ -211,7 +211,8 @@ class Rig:
     async def _inspect(self) -> None:
         lines = await asyncio.gather(*(confirmed(scene, alert_of(name)) for name, scene in self._scenes.items()))
         found = await asyncio.gather(*(inspected(admins) for admins in self._admins.values()))
-        shown = [await topped(admins, self._interval) for admins in self._admins.values()] if self._interval else []
+        tops = [topped(admins, self._interval) for admins in self._admins.values() if self._interval]
+        shown = await asyncio.gather(*tops)
         self.confirmed = dict(zip(self._scenes, lines, strict=True))
         self.found = dict(zip(self._scenes, found, strict=True))
         self.shown = dict(zip(self._scenes, shown, strict=False))
