@@ -6,7 +6,7 @@ from enum import StrEnum
 from typing import Final
 
 from pdx_cli.display.lines import Line, Style, amount, count, duration, line, percent, shortened, wrapped
-from pdx_cli.sources.experience import spoken
+from pdx_cli.sources.experience import longest_part, spoken
 from pdx_cli.sources.figures import (
     FIRST_TOKEN,
     QUANTILES,
@@ -200,8 +200,10 @@ def _impacts(shown: Figures) -> Iterator[str]:
         refused = f"; {seen.retries_refused} retries were refused" if seen.retries_refused else ""
         yield f"{seen.share}: {seen.failures} of the {seen.ended} of {seen.period}{refused}"
     if shown.is_late and shown.ttft is not None:
-        queue = f"; {seen.queued} requests wait in the queue" if seen.queued else ""
-        yield f"TTFT is {spoken(shown.ttft)} for half of the streams; {limits['ttft'].clause}{queue}"
+        longest = longest_part(seen, pushes="PrefillFirst" not in shown.wiring)
+        most = f"; most of it is the phase {longest[0]}" if longest else ""
+        most = f"; {seen.queued} requests wait in the queue" if seen.queued else most
+        yield f"TTFT is {spoken(shown.ttft)} for half of the streams; {limits['ttft'].clause}{most}"
     for each in shown.slow:
         yield f"{each.name} needs {spoken(each.load.tpot or 0.0)} for each token; {limits['tpot'].clause}"
     if shown.cannot_split:
