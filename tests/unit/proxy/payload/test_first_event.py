@@ -42,7 +42,6 @@ OPEN = {
     "role-and-half": (ROLE + TOKEN[:-2], False),
     "refusal": (REFUSAL, True),
     "quoted": (QUOTED, True),
-    "done": (DONE, True),
     "comment": (b": keep-alive\n\n", False),
     "comments-and-token": (b": keep-alive\n\n: keep-alive\n\n" + TOKEN, True),
     "comment-within": (b": x\n" + TOKEN, True),
