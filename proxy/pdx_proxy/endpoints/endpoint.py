@@ -33,6 +33,10 @@ class State(StrEnum):
     WARM = "Warm"
     SUSPECT = "Suspect"
     """It was warm until it was ejected, and has not failed a warm-up since."""
+    PAUSED = "Paused"
+    """It accepts no request for now, by its own answer, and has not failed."""
+    RETIRED = "Retired"
+    """It is a data-parallel rank that was removed, and accepts no request any more."""
     NOT_READY = "NotReady"
     """Its pod is not Ready."""
     LEAVING = "Leaving"
@@ -46,7 +50,7 @@ class Endpoint:
     spec: EndpointSpec
     """What discovery or flags say of it. Fields that every request needs are copied below."""
     warm_up_state: State = State.COLD
-    """The result of warm-up: Cold, Warming, Warm or Suspect. It stays while the pod is not Ready for a moment."""
+    """The result of warm-up: all but NotReady and Leaving. It stays while the pod is not Ready for a moment."""
     identity: Identity | None = None
     """How a D addresses it. Set for a warm P whose family needs it."""
     generation: int = 0

@@ -2,17 +2,20 @@
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Final
 
 from pdx_api.connectors.families import Identity
 from pdx_api.names import Role
 from pdx_proxy.balancing.shared_load import LoadTable
 from pdx_proxy.config.settings import EndpointSpec
 from pdx_proxy.endpoints.endpoint import NO_SLOT, Endpoint, Pairing, State, by_rank, pairing
-from pdx_proxy.endpoints.events import Cause, EndpointEvent, HealthCheckRequest, LostHandoff, Suspect
+from pdx_proxy.endpoints.events import Cause, EndpointEvent, HealthCheckRequest, LostHandoff, NotReady, Suspect
 from pdx_proxy.endpoints.models import latest, read_models
 from pdx_proxy.endpoints.snapshot import Snapshot
 from pdx_proxy.health import ejection
+
+_UNREADY_PAUSE: Final = 0.2
+"""Seconds before the first warm-up of an endpoint that is not ready."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +93,8 @@ class EndpointRegistry:
             return Actions(check=endpoint) if self._is_warm_start(endpoint, event) else Actions()
         if isinstance(event, LostHandoff):
             return self._put(endpoint, lost=endpoint.lost + 1)
+        if isinstance(event, NotReady):
+            return self._leave_out(endpoint, event) if self._is_warm_start(endpoint, event) else Actions()
         return self._eject(endpoint, event) if self._is_warm_start(endpoint, event) else Actions()
 
     def set_pairs(self, suspended: frozenset[Pairing], watched: frozenset[Pairing]) -> Actions:
@@ -125,6 +130,10 @@ class EndpointRegistry:
         """A warm-up failed. An engine that is `down` does not listen, so it starts again with all of its blocks."""
         return self._put(endpoint, warm_up_state=State.COLD, reason=reason, lost=0 if down else endpoint.lost)
 
+    def not_ready(self, endpoint: Endpoint, reason: str, *, retired: bool) -> Actions:
+        """An endpoint has refused its warm-up because it is paused, scales or is retired."""
+        return self._put(endpoint, warm_up_state=_unready(retired=retired), reason=reason, ejected_by=None)
+
     def warm_up_succeeded(
         self, endpoint: Endpoint, identity: Identity | None = None, decode: Endpoint | None = None
     ) -> Actions:
@@ -139,7 +148,12 @@ class EndpointRegistry:
         actions = self._put(endpoint, warm_up_state=State.WARM, **changes)
         return replace(actions, wake_prefills=endpoint.role is Role.DECODE)
 
-    def _is_warm_start(self, endpoint: Endpoint, event: Suspect | HealthCheckRequest) -> bool:
+    def _leave_out(self, endpoint: Endpoint, event: NotReady) -> Actions:
+        """An endpoint that is not ready is no failure: it is warmed up until it accepts that."""
+        actions = self._put(endpoint, warm_up_state=_unready(retired=event.retired), reason=event.reason)
+        return replace(actions, start=(endpoint.name,) if endpoint.spec.ready else (), pause=_UNREADY_PAUSE)
+
+    def _is_warm_start(self, endpoint: Endpoint, event: Suspect | NotReady | HealthCheckRequest) -> bool:
         """Whether the event is about the endpoint as it is now, and not about an earlier start."""
         return endpoint.warm_up_state is State.WARM and endpoint.generation == event.generation
 
@@ -181,6 +195,10 @@ class EndpointRegistry:
         if _is_other(endpoint.spec, spec):
             return Endpoint(spec, generation=endpoint.generation, reason="has restarted", slot=endpoint.slot)
         return endpoint if endpoint.spec == spec else replace(endpoint, spec=spec)
+
+
+def _unready(*, retired: bool) -> State:
+    return State.RETIRED if retired else State.PAUSED
 
 
 def _is_other(old: EndpointSpec, new: EndpointSpec) -> bool:
