@@ -10,8 +10,10 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from pdx_api.names import ENGINE_KEY_FLAG, Role
+from pdx_api.vllm.versions import minor, warning
 from pdx_proxy.endpoints.endpoint import Endpoint, State
 from pdx_proxy.endpoints.events import HealthCheckRequest, NotReady, Suspect
+from pdx_proxy.endpoints.version import read_version
 from pdx_proxy.engines.probe import hand_over, is_paused, page_of, serve, serve_any
 from pdx_proxy.engines.upstreams import Engines
 from pdx_proxy.health.registry import Actions, EndpointRegistry
@@ -32,8 +34,9 @@ _LONGEST_PAUSE: Final = 2.0
 _RETIRED_PAUSE: Final = 30.0
 """The longest pause before a retired rank is tried again: a removal that fails is undone."""
 _LONGEST_EJECTION: Final = 30.0
+_VERSION: Final = "/version"
 _MODELS_SECONDS: Final = 2.0
-"""For an engine that has just served to report its models. An engine that does not is warm without them."""
+"""For an engine to report its version or its models. An engine that does not is warm without them."""
 _REFUSES_KEY: Final = frozenset((401, 403))
 _log: Final = logging.getLogger(__name__)
 
@@ -65,6 +68,8 @@ class WarmUps:
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._decode_warmed = asyncio.Event()
         self._seconds = engines.deadlines.warm_up
+        self._warned: set[str] = set()
+        """Versions that PDX has not checked. Each is logged once."""
         self._without_key: set[str] = set()
         """Engines that refuse the gateway's key, or that it has none. Each is logged once."""
 
@@ -148,15 +153,26 @@ class WarmUps:
             return
         async with self._slots:
             await serve_any(self._engines, endpoint, _BODY, self._seconds)
+            await self._read_version(endpoint)
             page = await page_of(self._engines, endpoint, MODELS, _MODELS_SECONDS)
         self._perform(self._registry.set_models(endpoint, page))
         self._perform(self._registry.warm_up_succeeded(endpoint))
 
+    async def _read_version(self, endpoint: Endpoint) -> None:
+        page = await page_of(self._engines, endpoint, _VERSION, _MODELS_SECONDS)
+        self._perform(self._registry.set_version(endpoint, page))
+        version = minor(read_version(page))
+        if (text := warning(version)) and version not in self._warned:
+            self._warned.add(version)
+            _log.warning("The engine %s: %s", endpoint.name, text)
+
     async def _warm_prefill(self, prefill: Endpoint) -> None:
-        """Run one hand-off to a warm D of the P's revision. Without one, P serves alone first to save time later."""
+        """Run one hand-off to a warm D of the P's revision and version. Without one, P serves alone first."""
         alone = False
+        await self._read_version(prefill)
         while True:
             decode_warmed = self._decode_warmed
+            prefill = self._registry.endpoint(prefill.name)
             async with self._slots:
                 decode = self._registry.next_decode(prefill)
                 if decode is not None:
