@@ -111,3 +111,15 @@ async def test_vllm_033_has_what_the_simulator_shows() -> None:
         assert [chunk.get("kv_transfer_params", "absent") for chunk in reply.chunks] == [None, None]
     finally:
         await world.close()
+
+
+@pytest.mark.parametrize("version", ["0.32", "0.33"])
+async def test_the_text_of_a_dead_engine_is_the_versions(version: str) -> None:
+    world = World(Order.PREFILL_FIRST)
+    try:
+        await world.start_engines(engines(Order.PREFILL_FIRST, version, Role.PREFILL), [])
+        world.p.die()
+        reply = await world.direct(world.p, Shape(), tokens=2)
+        assert (reply.status, reply.error["message"]) == (500, VERSIONS[version].dead_text)
+    finally:
+        await world.close()
