@@ -237,8 +237,8 @@ class Leg:
         status = connection.answer.status
         if status != 200:
             self._check_busy()
-        if status == _BUSY:
-            self._check_ready(connection.answer.document)
+            if status == _BUSY:
+                self._check_ready(connection.answer.document)
         if status >= 500 and status != _BUSY and counts and not self.judged:
             self._observer.failed(self.endpoint, f"status {status}")
         elif status == 200:

@@ -15,7 +15,7 @@ from pdx_proxy.engines.transfer_params import NO_PARAMS, handed_over, identity_o
 from pdx_proxy.engines.upstreams import Engines
 from pdx_proxy.http.routes import MODELS
 from pdx_proxy.http.upstream.answer import Answer, one_line
-from pdx_proxy.http.upstream.failures import BadAnswer, DeadlineExceeded, EngineFailure, Reason
+from pdx_proxy.http.upstream.failures import BadAnswer, DeadlineExceeded, EngineFailure, EngineUnready, Reason
 from pdx_proxy.payload.body import body_of, prefill_body
 
 PATH: Final = "/v1/completions"
@@ -162,6 +162,8 @@ async def serve(
         if answer.status != 200:
             raise _failed(endpoint, answer)
         return answer
+    except EngineUnready:
+        raise
     except BadAnswer as failure:
         text = error_text(failure.body)
         if not text or text in failure.detail:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pdx_api.names import Order
-from pdx_proxy.config.settings import Retries
+from pdx_proxy.config.settings import Health, Retries
 from pdx_sim import FaultKind, SimEngine
 from tests.component.conftest import MakeWorld
 from tests.component.harness import AGENT_SHAPES, SHORT, Reply, Shape, World, eventually
@@ -35,8 +35,10 @@ def right(reply: Reply, number: int, shape: Shape = TEXT) -> bool:
 
 
 async def is_left_out(world: World, engine: SimEngine, state: str = "Paused") -> dict[str, Any]:
-    """Wait until the gateway says so, and check that nothing counts against the engine."""
+    """Wait until the gateway says so, and check that nothing counts against the engine, also after a warm-up."""
     await eventually(lambda: world.endpoint(engine).state == state, what=state)
+    await asyncio.sleep(0.5)
+    assert world.endpoint(engine).state == state
     described = await world.state()
     assert not any(described["ejections"].values()), described["ejections"]
     found = [each for each in described["endpoints"] if each["name"] == world.endpoint(engine).name]
@@ -54,10 +56,20 @@ async def test_another_decode_serves_meanwhile(stream: bool, order: Order, make_
     assert "POST /resume" in (await is_left_out(world, world.d))["reason"]
     assert await world.outcomes() == {"split": 6}
     await resume(world, world.d)
-    before = world.d.counts.requests.total()
-    while world.d.counts.requests.total() == before:  # it receives less than its share at first
-        replies = await asyncio.gather(*(world.complete(shape, prompt=f"prompt {number}") for number in range(8)))
-        assert all(right(reply, number, shape) for number, reply in enumerate(replies))
+
+
+async def test_an_engine_that_is_resumed_gets_requests_again(make_world: MakeWorld) -> None:
+    world = await make_world(Order.PREFILL_FIRST, decode=2, sim=REFUSES, health=Health(slow_start_seconds=0.0))
+    for engine in world.decode:
+        await pause(world, engine)
+    assert (await world.complete()).status == 503
+    await is_left_out(world, world.d)
+    for engine in world.decode:
+        await resume(world, engine)
+    before = [engine.counts.requests.total() for engine in world.decode]
+    for number in range(6):
+        assert right(await world.complete(prompt=f"prompt {number}"), number)
+    assert all(engine.counts.requests.total() > count for engine, count in zip(world.decode, before, strict=True))
 
 
 async def test_another_prefill_serves_meanwhile(order: Order, make_world: MakeWorld) -> None:
@@ -154,3 +166,17 @@ async def test_a_rank_that_scales_or_is_retired(
     assert "rank" in (await is_left_out(world, world.d, state))["reason"]
     world.d.faults.clear()
     await eventually(lambda: world.endpoint(world.d).warm, what="warm again")
+
+
+async def test_a_request_that_a_pause_aborts_goes_elsewhere(make_world: MakeWorld) -> None:
+    """The abort looks like a shutdown, and the warm-up shows that it was none."""
+    sim = {**REFUSES, "decode_token_seconds": 0.05}
+    world = await make_world(Order.PREFILL_FIRST, decode=2, sim=sim)
+    reply = asyncio.ensure_future(world.complete())
+    await eventually(lambda: any(engine.counts.running_now for engine in world.decode), what="runs")
+    (busy,) = (engine for engine in world.decode if engine.counts.running_now)
+    await pause(world, busy, "abort")
+    assert (await reply).text == TEXT.expected()
+    await eventually(lambda: world.endpoint(busy).state == "Paused", what="Paused")
+    assert world.endpoint(busy).ejected_by is None
+    await resume(world, busy)
