@@ -131,7 +131,7 @@ class EndpointRegistry:
     def waiting_for_decode(self, prefill: Endpoint) -> Actions:
         """A P is warm but for its hand-off."""
         reason = "waits for a warm decode engine of its revision"
-        if prefill.wire:
+        if any(e.warm and e.role is Role.DECODE and e.revision == prefill.revision for e in self._endpoints.values()):
             reason += f" with vLLM {prefill.version}"
         return self._put(prefill, warm_up_state=State.WARMING, reason=reason)
 
