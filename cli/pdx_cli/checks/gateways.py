@@ -18,6 +18,12 @@ _TEMPORARY: Final = r"waits for|no decode|has restarted|not been warmed"
 """Reasons of an endpoint that pass by themselves, or that another finding explains."""
 _HANGS: Final = r"no answer within|no progress"
 
+_UNREADY: Final = {
+    "Paused": ("EnginePaused", "It is used again as soon as it serves. Nothing counts as its failure."),
+    "Retired": ("RankRetired", "End its process: no request reaches it any more."),
+}
+"""State of an engine that accepts no request by its own answer -> the cause, and the remedy."""
+
 
 def silent_gateways(observation: Observation) -> Iterator[Finding]:
     """A running gateway's admin port does not answer."""
@@ -63,6 +69,9 @@ def unused_endpoints(observation: Observation) -> Iterator[Finding]:
 def _unused(observation: Observation, gateway: Gateway, endpoint: Body, reason: str) -> Finding | None:
     role, name = endpoint.get("role"), _name(endpoint)
     users = [each.name for each in observation.gateways if _uses(each, name)]
+    if endpoint.get("state") in _UNREADY:
+        cause, remedy = _UNREADY[endpoint["state"]]
+        return Finding(Severity.NOTE, cause, f"The {role} engine {name} {shortened(reason)}", remedy)
     log = next((log_of(e.log_source, e.log) for e in observation.engines if e.name == name), log_of("", ""))
     if "without kv_transfer_params" in reason:
         return connector_off(

@@ -115,7 +115,7 @@ def replacement_decode(snapshot: Snapshot, load_of: LoadOf, decode: Endpoint, *,
 
     If its revision has no other D, `decode` itself is returned, even if it is terminating or lost.
     """
-    peers = [d for d in snapshot.decode if d.revision == decode.revision]
+    peers = [d for d in snapshot.decode if d.revision == decode.revision and d.wire == decode.wire]
     same = next((d for d in peers if d.name == decode.name), None)
     return same or (least(peers, load_of, cursor) if peers else decode)
 

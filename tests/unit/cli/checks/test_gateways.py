@@ -9,6 +9,7 @@ from pdx_api.names import Role
 from pdx_cli.checks.catalogue import CHECKS
 from pdx_cli.checks.findings import Severity, examine, is_healthy
 from pdx_cli.sources.observation import Gateway
+from pdx_proxy.http.upstream.failures import Unready
 from tests.doctor_observations import LOCAL, assert_found, endpoint, found, gateway
 
 SETUPS: list[Any] = [
@@ -61,6 +62,18 @@ SETUPS: list[Any] = [
         "EngineHangs",
         ["does not use the decode engine qwen-decode-a-1: no answer within 60 s", "Delete its pod"],
         id="an engine that hangs, although its health check answers",
+    ),
+    pytest.param(
+        {"gateways": (gateway(endpoint(Role.PREFILL), endpoint(Role.DECODE, "Paused", Unready.PAUSED.value)),)},
+        "EnginePaused",
+        ["decode engine", "is paused", "POST /resume"],
+        id="an engine that is paused",
+    ),
+    pytest.param(
+        {"gateways": (gateway(endpoint(Role.PREFILL), endpoint(Role.DECODE, "Retired", Unready.RETIRED.value)),)},
+        "RankRetired",
+        ["decode engine", "was retired"],
+        id="a rank that was retired",
     ),
     pytest.param(
         {"gateways": (Gateway("qwen-gateway-1", None, "no answer within 10 s"),)},
