@@ -65,9 +65,9 @@ def pick(
     if avoid:
         decodes = _without(decodes, avoid) or decodes
         peers = {revision: left for revision, group in peers.items() if (left := _without(group, avoid))}
-        complete = tuple(
-            d for d in decodes if d.role is _AGGREGATED or partners(d, peers.get(d.revision, ()), suspended)
-        )
+        complete = tuple([d for d in decodes if d.role is _AGGREGATED or d.revision in peers])
+        if suspended:
+            complete = tuple(d for d in complete if d.role is _AGGREGATED or partners(d, peers[d.revision], suspended))
     if not decodes:
         return None
     if not split:
