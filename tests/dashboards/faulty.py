@@ -16,7 +16,7 @@ from unittest.mock import patch
 
 from pdx_api.names import Order
 from pdx_proxy.config.settings import Limits, Verification
-from pdx_proxy.health.history import _Speed
+from pdx_proxy.health.history import WINDOWS, _Speed
 from pdx_proxy.verification import record, suspension
 from pdx_sim import FaultKind
 from pdx_sim.settings import OnLoadFailure
@@ -255,7 +255,7 @@ async def rig(folder: Path, seconds: float, faster: float = FASTER, every: float
             if broken.gateways > 1:
                 await stack.enter_async_context(further.second_gateway(scenes[name]))
             for gateway in scenes[name].gateways:
-                gateway.history._speeds.append(_Speed(*_NORMAL.values()))
+                gateway.history._speeds.extend([_Speed(*_NORMAL.values())] * WINDOWS)
         targets = [target for each in scenes.values() for target in each.engines_and_gateway]
         targets += [scenes["healthy"].operator("pdx-system"), scenes["nonsense"].operator("pdx-team")]
         past = {(metric, name): value for metric, value in _NORMAL.items() for name in scenes}
