@@ -71,7 +71,6 @@ gateway, sim, tiny-model), and `bench`, which also measures in a cluster, are in
 
 Run `kubectl pdx COMMAND --help` for the flags of a command. To list objects: kubectl get pdd."""
 
-_CONTROLS: Final = {code: f"\\x{code:02x}" for code in (*range(32), 127) if chr(code) not in "\t\n"}
 _OUTPUT_ERRORS: Final = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF}
 """Errors of a stream that has no file name: the output cannot be written."""
 
@@ -86,12 +85,12 @@ def main(argv: Sequence[str] | None = None, prog: str = "pdx") -> int:
         finally:  # argparse's help ends with SystemExit
             sys.stdout.flush()
     except CommandError as error:
-        _report(f"{prog}: {error}", *(f"    {line}" for line in error.details))
+        streams.report(f"{prog}: {error}", *(f"    {line}" for line in error.details))
         return error.code
     except ModuleNotFoundError as error:
         if error.name is None or error.name.startswith("pdx_"):
             raise
-        _report(f"{prog}: {error.name} is not installed; run `pip install 'pdx-serving[cli]'` (220 MB).")
+        streams.report(f"{prog}: {error.name} is not installed; run `pip install 'pdx-serving[cli]'` (220 MB).")
         return ExitCode.FAILED
     except KeyboardInterrupt:
         return 130
@@ -103,7 +102,7 @@ def main(argv: Sequence[str] | None = None, prog: str = "pdx") -> int:
         if error.filename is not None or error.errno not in _OUTPUT_ERRORS:
             raise
         _discard_output()
-        _report(f"{prog}: The output cannot be written: {error.strerror}.")
+        streams.report(f"{prog}: The output cannot be written: {error.strerror}.")
         return ExitCode.FAILED
 
 
@@ -122,15 +121,6 @@ def _run(args: Sequence[str], prog: str) -> int:
     assert chosen is not None, "argparse refuses a missing command"
     check_extra(parser, chosen, extra, lambda: parser_of((chosen,), "pdx")[0])
     return int(importlib.import_module(COMMANDS[chosen][0]).run(parsed))
-
-
-def _report(*lines: str) -> None:
-    """Print on stderr, unless its disk is full or its reader has closed it: the exit code still shows the failure.
-
-    Control characters, for example of a quoted key, must not reach the terminal.
-    """
-    with contextlib.suppress(OSError):
-        print(*(line.translate(_CONTROLS) for line in lines), sep="\n", file=sys.stderr, flush=True)
 
 
 def _discard_output() -> None:

@@ -215,6 +215,8 @@ def count(text: str) -> int:
 
 def directory(text: str) -> Path:
     """Parse a flag that names a directory."""
+    if text in ("json", "yaml", "text"):  # other commands' --output is a format
+        raise argparse.ArgumentTypeError(f"{text} is a format; name a directory, for example ./{text}")
     return _path(text, "a directory")
 
 

@@ -191,6 +191,9 @@ def _add_measurement(group: Any) -> None:
     group.add_argument(
         "--output", type=usage.directory, metavar="DIR", help="directory of the results (default: bench-NAME-TIME)"
     )
+    group.add_argument(
+        "-y", "--yes", action="store_true", help="send the load to a PDDeployment of a cluster without asking"
+    )
 
 
 def check(args: argparse.Namespace) -> None:

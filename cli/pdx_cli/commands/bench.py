@@ -34,6 +34,7 @@ from pdx_cli.local.requirements import check_vllm, default_limit
 from pdx_cli.runs.run_record import default_root
 from pdx_cli.sources.access import access_to
 
+NAMED: Final = "name a PDDeployment, a YAML file or a URL"
 EPILOG: Final = """\
 examples:
   pdx bench                                      what `pdx up` runs here
@@ -80,7 +81,21 @@ def run(args: argparse.Namespace) -> int:
         return _interruptible(lambda: _advise(args))
     if args.compare or args.clean:
         return _interruptible(lambda: _compare_in_cluster(args, plan))
+    _confirm(args)
     return _interruptible(lambda: _measure(args, plan))
+
+
+def _confirm(args: argparse.Namespace) -> None:
+    """Ask before load is sent to a PDDeployment of a cluster, which may serve users; raises InputError."""
+    is_url = "://" in (args.name or "") or (args.url and args.admin)
+    if args.yes or is_url or isinstance(target.target_of(args, NAMED), Local):
+        return
+    load = f"The load goes to the gateway of {args.name or 'the PDDeployment'}, which may serve users"
+    if not sys.stdin.isatty():
+        raise InputError(f"{load}: add --yes, or use --advise, which sends none.")
+    print(f"{load}. Send it? [y/N] ", end="", file=sys.stderr, flush=True)
+    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+        raise InputError("Nothing was sent; --advise estimates the result without load.")
 
 
 class Stop:
@@ -161,6 +176,7 @@ async def _run_file(args: argparse.Namespace, plan: MakePlan) -> int:
     _clean_local(arms, deployment)
     session = _session(args, deployment.metadata.name, plan(body["spec"]), len(found))
     session.devices = devices
+    session.announce()
     return await _finished(session, compare.measure_all(session, found, compare.local_running(arms, body)))
 
 
@@ -173,7 +189,7 @@ def _clean_local(arms: LocalArms, deployment: PDDeployment) -> list[str]:
 
 async def _compare_in_cluster(args: argparse.Namespace, plan: MakePlan) -> int:
     """Arms as objects of a cluster."""
-    chosen = target.target_of(args)
+    chosen = target.target_of(args, NAMED)
     if isinstance(chosen, Local):
         if args.clean:
             raise InputError("--clean needs the file that was compared on this machine: pdx bench FILE --clean.")
@@ -189,6 +205,7 @@ async def _compare_in_cluster(args: argparse.Namespace, plan: MakePlan) -> int:
         found, devices = compare.planned_arms(deployment, _choices(args), free)
         session = _session(args, access.name, plan(body["spec"]), len(found))
         session.devices = devices
+        session.announce()
         return await _finished(session, compare.measure_all(session, found, arms.running))
 
 
@@ -205,9 +222,7 @@ def _choices(args: argparse.Namespace) -> compare.Choices:
 def _session(args: argparse.Namespace, name: str, plan: Plan, arms: int) -> Session:
     output = args.output or Path(f"bench-{_slug(name)}-{time.strftime('%Y%m%d-%H%M%S')}")
     check_new(output)
-    session = Session(name, plan, _request(args), output, arms)
-    session.announce()
-    return session
+    return Session(name, plan, _request(args), output, arms)
 
 
 async def _finished(session: Session, work: Awaitable[object]) -> int:
@@ -232,7 +247,7 @@ async def _enter(args: argparse.Namespace, stack: AsyncExitStack) -> Target:
         return await stack.enter_async_context(targets.by_url(args.name, args.admin))
     if args.admin and args.url:
         return await stack.enter_async_context(targets.by_url(args.url, args.admin))
-    found = target.target_of(args)
+    found = target.target_of(args, NAMED)
     if isinstance(found, Local):
         if args.url:
             raise InputError(

@@ -2,24 +2,25 @@
 
 import argparse
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
 import yaml
 
 from pdx_api.defaults import GATEWAY_REPOSITORY
-from pdx_api.names import ANNOTATION_INPUTS, ANNOTATION_TEMPLATE
+from pdx_api.names import ANNOTATION_INPUTS, ANNOTATION_TEMPLATE, ENGINE_CONTAINER, LABEL_ROLE
 from pdx_api.render.engines import pairing_revision
 from pdx_api.spec.types import PDDeployment
 from pdx_api.version import pdx_version
+from pdx_cli import streams
 from pdx_cli.errors import InputError
 from pdx_cli.inputs import document, formats, names
 from pdx_operator.render.children import children
 from pdx_operator.render.gateway import Installation
 from pdx_operator.render.objects import DEFAULT_NAMESPACE, Manifest
 from pdx_operator.render.overlay import OverlayError
-from pdx_operator.render.rdma import check_rdma, is_engine
+from pdx_operator.render.rdma import RDMA_DEVICES, check_rdma, is_engine
 
 EPILOG: Final = """\
 examples:
@@ -59,7 +60,8 @@ def run(args: argparse.Namespace) -> int:
     """Print the manifests of every PDDeployment in the files."""
     found = [(f, each) for f in document.sources_of(args) for each in document.load_all(f, args.assignments, args.name)]
     manifests = [each for f, d in found for each in _manifests(_in_namespace(d, args.namespace), f, args.gateway_image)]
-    print(_PRINTED[args.format](manifests), end="")
+    print(_PRINTED[args.format](manifests), end="", flush=True)
+    streams.report(*_without_devices(manifests))
     return 0
 
 
@@ -80,6 +82,25 @@ def _manifests(deployment: PDDeployment, file: Path, gateway_image: str) -> tupl
         return made
     except OverlayError as error:
         raise InputError(f"{file}: {error}.") from error
+
+
+def _without_devices(manifests: Iterable[Manifest]) -> Iterator[str]:
+    """Yield a warning for each role whose engines get no device although their image is none for CPUs."""
+    for manifest in filter(is_engine, manifests):
+        pod = manifest["spec"]["template"]["spec"]
+        engine = next(each for each in pod["containers"] if each["name"] == ENGINE_CONTAINER)
+        resources = engine.get("resources", {})
+        named = (*resources.get("limits", {}), *resources.get("requests", {}))
+        if resources.get("claims") or any("/" in each and not each.startswith(RDMA_DEVICES) for each in named):
+            continue
+        image = str(engine["image"])
+        if "cpu" not in image.lower():
+            field = f"spec.{manifest['metadata']['labels'][LABEL_ROLE]}.resources"
+            yield (
+                f"{manifest['metadata']['name']}: {field} requests no device, and {image} is no image for CPUs: "
+                f"its engines will probably fail while they load. Write for example {field}: "
+                "{limits: {nvidia.com/gpu: 1}}, or name a CPU image in spec.engine.image."
+            )
 
 
 def to_yaml(manifests: Iterable[Manifest]) -> str:

@@ -55,7 +55,7 @@ OPTIONS: Final[dict[str, str]] = {
     "max_running": "concurrent sequences",
     "num_blocks": "KV blocks",
     "block_size": "tokens in a KV block",
-    "lease_seconds": "time for which P keeps finished blocks",
+    "lease_seconds": "time for which a prefill engine keeps finished blocks",
     "storage": "directory that the engines share, for connectors of the family pool",
     "shutdown_seconds": "time that open requests have after a stop",
 }
@@ -75,7 +75,7 @@ examples:
 
 Profiles (--profile): settings of the step loop from published measurements. Other flags override a profile.
 {_PROFILES}
-Role {BOTH} accepts prefill and decode legs. Both engines of a pair need the same --model and --order.
+Role {BOTH} accepts prefill and decode requests. Both engines of a pair need the same --model and --order.
 
 Set faults while it runs with POST /sim/faults ([] clears them). GET /sim/state returns counts, blocks and faults:
   curl -s http://127.0.0.1:8002/sim/faults -d '{{"kind": "status", "status": 503, "leg": "decode", "count": 2}}'
@@ -107,13 +107,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="HOST:PORT",
         help="address of its HTTP API (default: %(default)s)",
     )
-    parser.add_argument("--role", choices=[*map(str, Role), BOTH], required=True, help="legs that it accepts")
+    parser.add_argument("--role", choices=[*map(str, Role), BOTH], required=True, help="requests that it accepts")
     parser.add_argument("--connector", default=DEFAULTS.connector, help="KV connector (default: %(default)s)")
     parser.add_argument(
         "--order",
         choices=[str(order) for order in Order],
         default=str(DEFAULTS.order),
-        help="order of the legs; NIXL pulls with PrefillFirst and pushes with the others (default: %(default)s)",
+        help="order of the prefill and the decode request; NIXL pulls with PrefillFirst and pushes with the others "
+        "(default: %(default)s)",
     )
     parser.add_argument(
         "--protocol",
@@ -131,7 +132,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--on-load-failure",
         choices=[str(choice) for choice in OnLoadFailure],
         default=str(DEFAULTS.on_load_failure),
-        help="what D does if KV does not arrive (default: %(default)s)",
+        help="what a decode engine does if KV does not arrive (default: %(default)s)",
     )
     parser.add_argument(
         "--vllm-version",

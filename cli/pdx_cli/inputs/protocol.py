@@ -117,7 +117,7 @@ def _problems_of_delay(family: object, seconds: object) -> Iterator[str]:
         yield f"savedAfterSeconds is {shown(seconds)}; write seconds from 0 to {_MAX_SECONDS}."
     elif seconds and family == FamilyName.PULL:
         instead = f"leave out savedAfterSeconds, or write family {FamilyName.POOL}"
-        yield f"only a pool saves KV after P's answer; {instead}."
+        yield f"only a pool saves KV after the prefill engine's answer; {instead}."
 
 
 def _instead(key: str, value: object) -> str:

@@ -119,8 +119,11 @@ def _name(text: str) -> str:
     return re.sub(r"^(pdd|pddeployments?(\.pdx\.dev)?)/(?=.)", "", text)
 
 
-def target_of(args: argparse.Namespace) -> Local | InCluster:
-    """Return the deployment that the flags select; raises CommandError with code 2."""
+def target_of(args: argparse.Namespace, instead: str = "") -> Local | InCluster:
+    """Return the deployment that the flags select; raises CommandError with code 2.
+
+    `instead` is what to name where nothing is selected and nothing runs.
+    """
     cluster_flags = [f"--{flag}" for flag in ("namespace", "kubeconfig", "context") if getattr(args, flag)]
     here = (("--local", args.local), ("--admin", args.admin), ("--run-dir", args.run_dir))
     here_flags = [flag for flag, value in here if value]
@@ -138,13 +141,14 @@ def target_of(args: argparse.Namespace) -> Local | InCluster:
         if found is not None:
             return found
         if here_flags or not has_kubeconfig():
-            _check_ended(args.run_dir or default_root(), args.name, time.time())
-            raise _no_run(runs, args.name, only_here=bool(here_flags))
+            if not instead or args.name or here_flags:
+                _check_ended(args.run_dir or default_root(), args.name, time.time())
+            raise _no_run(runs, args.name, instead, only_here=bool(here_flags))
     check_kubeconfig(args.kubeconfig)
     return InCluster(args.name, args.namespace, args.kubeconfig, args.context)
 
 
-def _no_run(runs: Sequence[Run], name: str | None, *, only_here: bool) -> InputError:
+def _no_run(runs: Sequence[Run], name: str | None, instead: str, *, only_here: bool) -> InputError:
     """Return the error about a run that does not exist; `only_here`: a flag excludes a cluster."""
     if name and (hint := usage.suggestion(name, [run.name for run in runs])):
         return InputError(f"No local run is named {name}; {hint}")
@@ -155,9 +159,8 @@ def _no_run(runs: Sequence[Run], name: str | None, *, only_here: bool) -> InputE
     paths = os.environ.get("KUBECONFIG")
     problem = "is not a file" if paths and Path(paths).expanduser().exists() else "does not exist"
     named = f"; KUBECONFIG names {paths}, which {problem}" if paths else ""
-    return InputError(
-        f"{what}, and no kubeconfig: start one with `pdx up FILE`, or name a cluster with --kubeconfig{named}."
-    )
+    instead = instead if instead and not name else "start one with `pdx up FILE`, or name a cluster with --kubeconfig"
+    return InputError(f"{what}, and no kubeconfig: {instead}{named}.")
 
 
 def ended(local: Local, now: float) -> InputError | None:

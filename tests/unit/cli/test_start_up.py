@@ -104,9 +104,28 @@ def test_output_is_kubectls_long_form(capsys: pytest.CaptureFixture[str]) -> Non
     assert "write one of: text, json, yaml; a support bundle is written by --bundle DIR." in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("flag", [("doctor", "qwen", "--bundle"), ("bench", "--output"), ("up", "FILE", "--run-dir")])
+def test_a_format_is_no_directory(flag: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    for form in ("json", "yaml", "text"):
+        with pytest.raises(SystemExit):
+            main([*flag, form])
+        assert f"{flag[-1]}: {form} is a format; name a directory, for example ./{form}." in capsys.readouterr().err
+
+
 def test_devices_that_the_machine_lacks_are_named() -> None:
     spec = parse(BODY).spec
     (sentence,) = missing_devices(spec, {"nvidia.com/gpu": 0})
     assert sentence.startswith("The engines request 2 nvidia.com/gpu, and this machine has none: ")
     assert "has 1:" in missing_devices(spec, {"nvidia.com/gpu": 1})[0]
     assert missing_devices(spec, {"nvidia.com/gpu": 2}) == []
+
+
+@pytest.mark.machine
+@pytest.mark.parametrize(
+    ("argument", "lock"), [("--engine sim", "cli.lock"), ("--engine=sim --once", "cli.lock"), ("--once", "run.lock")]
+)
+def test_make_run_installs_no_vllm_for_simulated_engines(argument: str, lock: str, tmp_path: Path) -> None:
+    command = ["make", "-n", "run", f"VENV={tmp_path}", f"ARGS={argument}"]
+    printed = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT).stdout
+    assert {each for each in ("cli.lock", "run.lock") if f"requirements/{each}" in printed} == {lock}
+    assert ("tiny-model" in printed) is (lock == "run.lock")
