@@ -11,6 +11,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
+from pdx_api.words import did_you_mean
 from pdx_cli.errors import ExitCode, InputError
 
 _TYPES: Final = {"int": "a whole number", "float": "a number", "whole_number": "a whole number"}
@@ -73,7 +74,7 @@ def _about(name: str, text: str) -> str:
         options = f"write one of: {', '.join(choices)}."
         if name == "COMMAND" and found[1] in _ELSEWHERE:
             return f"there is no command {found[1]}; {_ELSEWHERE[found[1]]}."
-        return f"{what} is {found[1]!r}; {suggestion(found[1], choices) or options}"
+        return f"{what} is {found[1]!r}; {did_you_mean(found[1], choices) or options}"
     if text.startswith("ignored explicit argument"):
         return f"{name} takes no value."
     if text.startswith("expected"):
@@ -84,13 +85,6 @@ def _about(name: str, text: str) -> str:
 def ended(text: str) -> str:
     """Return the text with a full stop, unless it ends with one or with a question mark."""
     return text if text.endswith((".", "?")) else f"{text}."
-
-
-def suggestion(given: str, choices: Iterable[str]) -> str:
-    """Return `did you mean X?` for the choice that is nearest; empty if none is near."""
-    by_lower = {choice.lower(): choice for choice in choices}
-    near = difflib.get_close_matches(given.lower(), by_lower, n=1)
-    return f"did you mean {by_lower[near[0]]}?" if near else ""
 
 
 def check_extra(

@@ -11,9 +11,10 @@ from typing import Any, Final
 
 from pdx_api.names import API_VERSION, KIND, Role
 from pdx_api.rules.spec_rules import FLAG_IS_FREE, FLAG_IS_NO_RANK, FLAG_IS_POSSIBLE
-from pdx_api.spec.messages import Problem, shown, written
+from pdx_api.spec.messages import Problem
 from pdx_api.spec.parse import InvalidDeploymentError, parse
 from pdx_api.spec.types import PDDeployment
+from pdx_api.words import shown, written
 from pdx_cli import usage
 from pdx_cli.errors import InputError
 from pdx_cli.inputs.names import ENGINE_IMAGE_RULE, IMAGE_RULE, NAMESPACE_RULE, is_image, is_namespace

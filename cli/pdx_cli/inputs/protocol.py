@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from pdx_api.connectors import CONNECTORS
 from pdx_api.connectors.custom import CONNECTOR, DEFAULT_PREFILL_PARAMS, MAX_SAVED_AFTER_MILLISECONDS, FamilyName
-from pdx_api.spec.messages import did_you_mean, shown
+from pdx_api.words import did_you_mean, shown
 from pdx_cli import usage
 from pdx_cli.errors import InputError
 

@@ -11,6 +11,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from pdx_api.names import ADMIN_PORT
+from pdx_api.words import did_you_mean
 from pdx_cli import usage
 from pdx_cli.errors import CommandError, InputError
 from pdx_cli.inputs.names import namespace
@@ -150,7 +151,7 @@ def target_of(args: argparse.Namespace, instead: str = "") -> Local | InCluster:
 
 def _no_run(runs: Sequence[Run], name: str | None, instead: str, *, only_here: bool) -> InputError:
     """Return the error about a run that does not exist; `only_here`: a flag excludes a cluster."""
-    if name and (hint := usage.suggestion(name, [run.name for run in runs])):
+    if name and (hint := did_you_mean(name, [run.name for run in runs])):
         return InputError(f"No local run is named {name}; {hint}")
     if only_here:
         what = f"No `pdx up` named {name} runs" if name else "No `pdx up` runs"
