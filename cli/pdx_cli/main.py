@@ -13,7 +13,6 @@ import sys
 from collections.abc import Sequence
 from typing import Final
 
-from pdx_api.version import pdx_version
 from pdx_cli import streams
 from pdx_cli.errors import EXIT_CODES, CommandError, ExitCode
 from pdx_cli.usage import Parser, check_extra, check_first, prepared
@@ -129,6 +128,15 @@ def _discard_output() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
+def _version(prog: str, args: Sequence[str]) -> str:
+    """Return what --version prints; the metadata of packages takes a while to import."""
+    if not {"-V", "--version"} & set(args):
+        return prog
+    from pdx_api.version import pdx_version
+
+    return f"{prog} {pdx_version()}"
+
+
 def parser_of(args: Sequence[str], prog: str, *, complete: bool = False) -> tuple[Parser, str | None]:
     """Return the parser and the name of the command on the command line.
 
@@ -142,7 +150,7 @@ def parser_of(args: Sequence[str], prog: str, *, complete: bool = False) -> tupl
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument("-V", "--version", action="version", version=f"{prog} {pdx_version()}")
+    parser.add_argument("-V", "--version", action="version", version=_version(prog, args))
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     chosen = next((arg for arg in args if not arg.startswith("-")), None)
     if plugin and chosen in COMMANDS and chosen not in PLUGIN_COMMANDS:

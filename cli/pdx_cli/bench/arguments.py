@@ -7,11 +7,10 @@ from typing import Any, Final
 
 from pdx_cli import usage
 from pdx_cli.bench import options
-from pdx_cli.bench.load.connection import Server
 from pdx_cli.errors import InputError
 from pdx_cli.inputs import target
 from pdx_cli.inputs.times import duration
-from pdx_cli.local.layout import EngineKind
+from pdx_cli.local.engines import EngineKind
 
 _DEFAULTS: Final[Mapping[str, Any]] = {
     "scale_tokens": 1.0,
@@ -216,6 +215,8 @@ def check(args: argparse.Namespace) -> None:
     if args.advise and args.output:
         raise InputError("--advise writes no files; leave out --output.")
     if args.url:
+        from pdx_cli.bench.load.connection import Server  # not for --help
+
         Server.of(args.url)
 
 
@@ -251,6 +252,12 @@ def _given(args: argparse.Namespace, names: Iterable[str]) -> list[str]:
     """Return the flags whose values are not the defaults."""
     found = [name for name in names if (value := getattr(args, name)) and value != _DEFAULTS.get(name)]
     return ["--name" if name == "object" else f"--{name.replace('_', '-')}" for name in found]
+
+
+def names_a_server(args: argparse.Namespace) -> bool:
+    """Whether nothing is to be looked up: a report, a file, or a server by its URL, perhaps with its admin port."""
+    name = args.name or ""
+    return args.report is not None or "://" in name or is_file(name) or bool(args.admin and args.url)
 
 
 def is_file(name: str) -> bool:

@@ -12,7 +12,6 @@ from pdx_api.vllm.versions import NEWEST, OLDEST, VERSIONS, minor
 from pdx_cli import usage
 from pdx_cli.errors import InputError
 from pdx_cli.inputs import protocol
-from pdx_sim.main import run as run_sim
 from pdx_sim.profiles import PROFILES
 from pdx_sim.settings import OnLoadFailure, OutOfBoundsError, SimSettings
 
@@ -168,7 +167,10 @@ def _default(field: str) -> str:
 
 def run(args: argparse.Namespace) -> int:
     """Serve until a signal."""
-    return run_sim(settings_of(args))
+    settings = settings_of(args)
+    from pdx_sim.main import run as run_sim  # what is refused needs none of it
+
+    return run_sim(settings)
 
 
 def settings_of(args: argparse.Namespace) -> SimSettings:

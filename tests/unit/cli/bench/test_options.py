@@ -8,15 +8,17 @@ from pathlib import Path
 
 import pytest
 
+from pdx_cli.bench import command
 from pdx_cli.bench.analysis.arms import Arm
 from pdx_cli.bench.analysis.steps import Slo
 from pdx_cli.bench.compare import check_count
 from pdx_cli.bench.load.workload import Fixed, Traced
-from pdx_cli.bench.options import LoadOptions, chunks, factor, flags, rates, ratios, slo_of, workload
+from pdx_cli.bench.loads import LoadOptions, slo_of, workload
+from pdx_cli.bench.options import chunks, factor, flags, rates, ratios
 from pdx_cli.bench.results.files import check_new
 from pdx_cli.bench.targets import on_this_machine
-from pdx_cli.commands import bench
 from pdx_cli.errors import CommandError, InputError
+from pdx_cli.inputs import target
 from pdx_cli.inputs.target import Local
 from pdx_cli.inputs.times import duration
 from pdx_cli.main import main
@@ -172,8 +174,8 @@ def test_nothing_to_measure(
 
 def test_load_on_a_cluster_is_confirmed(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     sent = []
-    monkeypatch.setattr(bench, "_interruptible", lambda work: sent.append(work) or 0)
-    monkeypatch.setattr(bench.target, "check_kubeconfig", lambda path: None)
+    monkeypatch.setattr(command, "_interruptible", lambda work: sent.append(work) or 0)
+    monkeypatch.setattr(target, "check_kubeconfig", lambda path: None)
     argv = ["bench", "qwen", "-n", "llm"]
     monkeypatch.setattr("sys.stdin", io.StringIO("y\n"))
     assert main(argv) == 2
