@@ -13,6 +13,7 @@ import sys
 from collections.abc import Sequence
 from typing import Final
 
+from pdx_api.version import pdx_version
 from pdx_cli import streams
 from pdx_cli.errors import EXIT_CODES, CommandError, ExitCode
 from pdx_cli.usage import Parser, check_extra, check_first, prepared
@@ -132,8 +133,6 @@ def _version(prog: str, args: Sequence[str]) -> str:
     """Return what --version prints; the metadata of packages takes a while to import."""
     if not {"-V", "--version"} & set(args):
         return prog
-    from pdx_api.version import pdx_version
-
     return f"{prog} {pdx_version()}"
 
 

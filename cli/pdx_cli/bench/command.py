@@ -15,7 +15,7 @@ import uvloop
 
 from pdx_api.spec.types import PDDeployment
 from pdx_cli import interrupts
-from pdx_cli.bench import arguments, compare, targets
+from pdx_cli.bench import compare, targets
 from pdx_cli.bench.analysis.advise import advise
 from pdx_cli.bench.arms.cluster import ClusterArms
 from pdx_cli.bench.arms.layouts import CHUNKS, devices_in_use
@@ -27,7 +27,6 @@ from pdx_cli.bench.results.files import check_new, regenerate
 from pdx_cli.bench.session import Request, Session, report
 from pdx_cli.bench.targets import Target
 from pdx_cli.errors import InputError
-from pdx_cli.inputs import document
 from pdx_cli.inputs.target import InCluster, Local
 from pdx_cli.local.engines import EngineKind, default_limit
 from pdx_cli.local.requirements import check_vllm
@@ -35,8 +34,8 @@ from pdx_cli.runs.run_record import default_root
 from pdx_cli.sources.access import access_to
 
 
-def run(args: argparse.Namespace, chosen: Local | InCluster | None) -> int:
-    """Measure, or write a report again. `chosen` is the deployment; None for a file, a URL and a report."""
+def run(args: argparse.Namespace, chosen: Local | InCluster | None, read: PDDeployment | None) -> int:
+    """Measure, or write a report again. `chosen` is a deployment that runs, and `read` one of a file."""
     if args.report is not None:
         print(regenerate(args.report))
         return 0
@@ -48,8 +47,8 @@ def run(args: argparse.Namespace, chosen: Local | InCluster | None) -> int:
         slo = slo_of(args.ttft, args.tpot, spec)
         return Plan(load, slo, args.duration, args.warm_up, args.repeats, args.seed, rates)
 
-    if args.name and arguments.is_file(args.name):
-        return _interruptible(lambda: _run_file(args, plan), asyncio.new_event_loop)
+    if read is not None:
+        return _interruptible(lambda: _run_file(args, read, plan), asyncio.new_event_loop)
     if args.advise:
         return _interruptible(lambda: _advise(args, chosen))
     if chosen is not None and (args.compare or args.clean):
@@ -119,9 +118,8 @@ async def _advise(args: argparse.Namespace, chosen: Local | InCluster | None) ->
     return 0
 
 
-async def _run_file(args: argparse.Namespace, plan: MakePlan) -> int:
+async def _run_file(args: argparse.Namespace, deployment: PDDeployment, plan: MakePlan) -> int:
     """The object of a file as local processes: as it is, or as the arms of a comparison."""
-    deployment = document.load(Path(args.name), [], args.object)
     body = deployment.model_dump(mode="json", by_alias=True, exclude_unset=True)
     arms = LocalArms(args.run_dir or default_root(), EngineKind(args.engine), args.sim_flags)
     if args.clean:

@@ -2,6 +2,7 @@
 
 import argparse
 import sys
+from pathlib import Path
 from typing import Final
 
 from pdx_cli.bench import arguments
@@ -42,9 +43,15 @@ def run(args: argparse.Namespace) -> int:
     chosen = None if arguments.names_a_server(args) else target.target_of(args, NAMED)
     if isinstance(chosen, InCluster) and not (args.yes or args.advise or args.compare or args.clean):
         _confirm(args.name or "the PDDeployment")
+    if args.report is None and args.name and arguments.is_file(args.name):
+        from pdx_cli.inputs import document
+
+        deployment = document.load(Path(args.name), [], args.object)
+    else:
+        deployment = None
     from pdx_cli.bench import command  # what is refused needs none of it
 
-    return command.run(args, chosen)
+    return command.run(args, chosen, deployment)
 
 
 def _confirm(name: str) -> None:

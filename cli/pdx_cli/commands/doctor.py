@@ -1,7 +1,6 @@
 """`pdx doctor`: reports what is wrong with one deployment, and what to do."""
 
 import argparse
-import asyncio
 import dataclasses
 import io
 import platform
@@ -65,6 +64,8 @@ def run(args: argparse.Namespace) -> int:
         raise InputError(f"--bundle {args.bundle} exists already; name a new or empty directory.")
     chosen = target.target_of(args)
     # A refused target needs none of these.
+    import asyncio
+
     from pdx_cli.checks.catalogue import CHECKS
     from pdx_cli.checks.findings import examine, is_healthy
     from pdx_cli.support.report import as_json, print_report

@@ -4,10 +4,10 @@ import argparse
 from typing import Final
 
 from pdx_api.defaults import GATEWAY_REPOSITORY
+from pdx_api.names import DEFAULT_NAMESPACE
 from pdx_api.version import pdx_version
 from pdx_cli import streams
-from pdx_cli.inputs import document, document_arguments, formats, names
-from pdx_operator.render.objects import DEFAULT_NAMESPACE
+from pdx_cli.inputs import document_arguments, formats, names
 
 EPILOG: Final = """\
 examples:
@@ -45,6 +45,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the manifests of every PDDeployment in the files."""
+    from pdx_cli.inputs import document  # not for --help
+
     found = [(f, each) for f in document.sources_of(args) for each in document.load_all(f, args.assignments, args.name)]
     from pdx_cli.display.manifests import PRINTED, in_namespace, manifests_of, without_devices  # not for errors
 

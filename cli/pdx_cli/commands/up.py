@@ -7,7 +7,7 @@ from typing import Final
 
 from pdx_api.names import GATEWAY_PORT
 from pdx_cli import streams, usage
-from pdx_cli.inputs import document, document_arguments
+from pdx_cli.inputs import document_arguments
 from pdx_cli.local.engines import LEAST_LIMIT, EngineKind, default_limit
 from pdx_cli.runs.run_record import default_root
 
@@ -75,6 +75,8 @@ def run(args: argparse.Namespace) -> int:
     """Read the object, then run it until the end."""
     if args.file == EXAMPLE:
         streams.report(f"No FILE is named, so this runs PDX's example: {EXAMPLE}")
+    from pdx_cli.inputs import document  # not for --help
+
     deployment = document.load(args.file, args.assignments, args.name)
     from pdx_cli.local import foreground  # a file that is refused needs none of it
 

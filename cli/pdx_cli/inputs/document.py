@@ -9,12 +9,11 @@ from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from pdx_api.names import API_VERSION, KIND
+from pdx_api.names import API_VERSION, DEFAULT_NAMESPACE, KIND
 from pdx_api.words import shown, written
 from pdx_cli import usage
 from pdx_cli.errors import InputError
 from pdx_cli.inputs.yaml_source import STDIN, Document, read, source_name, value_of
-from pdx_operator.render.objects import DEFAULT_NAMESPACE
 
 if TYPE_CHECKING:  # pydantic takes longer than everything else here
     from pdx_api.spec.messages import Problem
