@@ -112,6 +112,9 @@ def _run(args: Sequence[str], prog: str) -> int:
 
     if args and args[0].startswith("-") and args[0] not in ("--help", "-h", "--version", "-V"):
         check_first(args[0], args, parser_of_all)
+    if args and args[0] in ("--version", "-V"):
+        print(f"{prog} {pdx_version()}")
+        return 0
     parser, chosen = parser_of(args, prog)
     if not args:
         parser.print_help()
@@ -129,13 +132,6 @@ def _discard_output() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _version(prog: str, args: Sequence[str]) -> str:
-    """Return what --version prints; the metadata of packages takes a while to import."""
-    if not {"-V", "--version"} & set(args):
-        return prog
-    return f"{prog} {pdx_version()}"
-
-
 def parser_of(args: Sequence[str], prog: str, *, complete: bool = False) -> tuple[Parser, str | None]:
     """Return the parser and the name of the command on the command line.
 
@@ -149,14 +145,14 @@ def parser_of(args: Sequence[str], prog: str, *, complete: bool = False) -> tupl
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument("-V", "--version", action="version", version=_version(prog, args))
+    parser.add_argument("-V", "--version", action="store_true", help="print the version and exit")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     chosen = next((arg for arg in args if not arg.startswith("-")), None)
     if plugin and chosen in COMMANDS and chosen not in PLUGIN_COMMANDS:
         parser.error(f"The plugin has no command `{chosen}`; run `pdx {chosen}`")
     for name in PLUGIN_COMMANDS if plugin else COMMANDS:
         module, summary = COMMANDS[name]
-        command = commands.add_parser(
+        command = parser.commands[name] = commands.add_parser(
             name,
             help=summary,
             description=summary,

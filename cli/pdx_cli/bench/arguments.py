@@ -37,10 +37,9 @@ _MEASURED: Final = (
 
 def add(parser: argparse.ArgumentParser) -> None:
     """Add them to the parser of the command."""
-    target.add_arguments(parser)
-    # A file is a target here.
-    _positional(parser).type = usage.text("name a PDDeployment, a YAML file or a URL, or leave NAME out")
-    _positional(parser).help = (
+    positional = target.add_arguments(parser)  # a file is a target here
+    positional.type = usage.text("name a PDDeployment, a YAML file or a URL, or leave NAME out")
+    positional.help = (
         "name of the PDDeployment, a YAML file to run on this machine, or the URL of any OpenAI-compatible server "
         "(default: the only PDDeployment)"
     )
@@ -59,10 +58,6 @@ def add(parser: argparse.ArgumentParser) -> None:
     _add_load(parser.add_argument_group("load"))
     _add_comparison(parser.add_argument_group("comparison"))
     _add_measurement(parser.add_argument_group("measurement"))
-
-
-def _positional(parser: argparse.ArgumentParser) -> argparse.Action:
-    return next(action for action in parser._actions if not action.option_strings)
 
 
 def _add_load(group: Any) -> None:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 from pdx_api.names import ADMIN_PORT
@@ -70,9 +70,9 @@ class InCluster:
     context: str | None
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the flags of every command that inspects one deployment. `kubectl pdx` has none of this machine."""
-    parser.add_argument(
+def add_arguments(parser: argparse.ArgumentParser) -> argparse.Action:
+    """Add the flags of every command that inspects one deployment, and return NAME. `kubectl pdx` has fewer."""
+    name = parser.add_argument(
         "name", nargs="?", metavar="NAME", type=_name, help="name of the PDDeployment (default: the only one)"
     )
     cluster = parser.add_argument_group("in a cluster")
@@ -80,7 +80,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_kubeconfig(cluster)
     parser.set_defaults(local=False, admin=None, run_dir=None)
     if parser.prog.startswith("kubectl"):
-        return
+        return name
     here = parser.add_argument_group("on this machine")
     here.add_argument("--local", action="store_true", help="inspect only what `pdx up` runs here, never a cluster")
     here.add_argument(
@@ -95,9 +95,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help=f"parent of the run directories (default: {default_root()})",
     )
+    return name
 
 
-def add_kubeconfig(group: argparse._ArgumentGroup) -> None:
+def add_kubeconfig(group: Any) -> None:
     """Add the flags that select a cluster."""
     group.add_argument(
         "--kubeconfig",
