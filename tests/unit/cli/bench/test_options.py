@@ -173,8 +173,13 @@ def test_nothing_to_measure(
 
 
 def test_load_on_a_cluster_is_confirmed(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    sent = []
-    monkeypatch.setattr(command, "_interruptible", lambda work: sent.append(work) or 0)
+    sent: list[object] = []
+
+    def interruptible(work: object) -> int:
+        sent.append(work)
+        return 0
+
+    monkeypatch.setattr(command, "_interruptible", interruptible)
     monkeypatch.setattr(target, "check_kubeconfig", lambda path: None)
     argv = ["bench", "qwen", "-n", "llm"]
     monkeypatch.setattr("sys.stdin", io.StringIO("y\n"))
