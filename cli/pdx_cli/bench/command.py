@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
@@ -56,44 +56,13 @@ def run(args: argparse.Namespace, chosen: Local | InCluster | None, read: PDDepl
     return _interruptible(lambda: _measure(args, chosen, plan))
 
 
-class Stop:
-    """The first signal cancels the measurement."""
-
-    def __init__(self) -> None:
-        self.received: signal.Signals | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._task: asyncio.Task[Any] | None = None
-
-    def on_signal(self, number: signal.Signals) -> None:
-        """Handle a signal in the main thread."""
-        self.received = self.received or number
-        if self._loop is not None and self._task is not None:
-            self._loop.call_soon_threadsafe(self._task.cancel)
-
-    def attach(self) -> None:
-        """Signals cancel the current task from here on; one may have arrived before."""
-        self._loop, self._task = asyncio.get_running_loop(), asyncio.current_task()
-        if self.received is not None and self._task is not None:
-            self._task.cancel()
-
-
 def _interruptible(
-    work: Callable[[], Awaitable[int]], loop: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
+    work: Callable[[], Coroutine[Any, Any, int]],
+    loop: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop,
 ) -> int:
     """Do the work until it ends or a signal arrives. `loop`: uvloop's starts no process group, which arms here need."""
-    stop = Stop()
-
-    async def main() -> int:
-        stop.attach()
-        try:
-            return await work()
-        except asyncio.CancelledError:
-            if stop.received is None:
-                raise
-            return 128 + stop.received
-
-    with interrupts.handled(stop.on_signal), asyncio.Runner(loop_factory=loop) as runner:
-        return runner.run(main())
+    ended = interrupts.run(work, loop)
+    return 128 + ended if isinstance(ended, signal.Signals) else ended
 
 
 MakePlan = Callable[[Mapping[str, Any]], Plan]

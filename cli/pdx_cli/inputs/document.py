@@ -97,11 +97,6 @@ def load_all(file: Path, assignments: Sequence[str], name: str | None = None) ->
     return found
 
 
-def assign(body: Any, assignment: str) -> Any:
-    """Return a copy of the body with one `path=value` applied; missing mappings and lists are created."""
-    return _assigned(body, _parsed(assignment))
-
-
 def _selected(documents: Sequence[Document], source: str, name: str | None) -> list[Document]:
     """Return the documents that are PDDeployments; raises InputError if there is none."""
     if not documents:

@@ -1,6 +1,5 @@
 """A probe that a signal ends, after the engines have freed what it holds."""
 
-import asyncio
 import random
 import signal
 from datetime import datetime
@@ -14,24 +13,10 @@ from pdx_cli.sources.client import Client
 
 def interruptible(question: Question, key: str | None) -> Report:
     """Run the probe. A signal ends it, after the engines have freed what the probe holds."""
-    received: list[signal.Signals] = []
-    with asyncio.Runner() as runner:
-        loop = runner.get_loop()
-        task = loop.create_task(_probe(question, key))
-
-        def stop(number: signal.Signals) -> None:
-            received.append(number)
-            loop.call_soon_threadsafe(task.cancel)
-
-        with interrupts.handled(stop):
-            try:
-                return runner.run(_result(task))
-            except asyncio.CancelledError:
-                interrupts.end_by(received[0])
-
-
-async def _result(task: "asyncio.Task[Report]") -> Report:
-    return await task
+    ended = interrupts.run(lambda: _probe(question, key))
+    if isinstance(ended, signal.Signals):
+        interrupts.end_by(ended)
+    return ended
 
 
 async def _probe(question: Question, key: str | None) -> Report:
