@@ -124,7 +124,8 @@ def _handoff_remedy(observation: Observation, endpoint: Body, reason: str) -> st
     wiring = f"{endpoint.get('connector')} with order {endpoint.get('order')}"
     return (
         f"Likely: one of the two was not started for {wiring}, which the gateway expects; compare their arguments.\n"
-        "If they match, open all ports between engines (NIXL's side channel is 5600), and see D's log for the error."
+        "If they match, open all ports between engines (NIXL's side channel is 5600), and read the decode engine's "
+        "log for the error."
     )
 
 

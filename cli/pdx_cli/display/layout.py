@@ -2,9 +2,9 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Final
 
+from pdx_cli.display.legend import Sort
 from pdx_cli.display.lines import Line, Style, amount, count, duration, line, percent, shortened, wrapped
 from pdx_cli.sources.experience import longest_part, spoken
 from pdx_cli.sources.figures import (
@@ -34,16 +34,6 @@ LOST: Final = {
 _LEAST_RATE: Final = 0.05
 """Requests per second that are not shown as 0.0."""
 _ROLES: Final = ("prefill", "decode", "aggregated")
-
-
-class Sort(StrEnum):
-    """By which column the engines are sorted."""
-
-    STATE = "state"
-    NAME = "name"
-    KV = "kv"
-    QUEUE = "queue"
-    OUTPUT = "output"
 
 
 _KEYS: Final[dict[Sort, Callable[[EndpointFigures], float]]] = {

@@ -8,7 +8,8 @@ import pytest
 
 from pdx_cli.display import keys
 from pdx_cli.display.keys import View, fitted, pressed, read_keys, screen
-from pdx_cli.display.layout import Page, Sort, Title, page, problems, ranked
+from pdx_cli.display.layout import Page, Title, page, problems, ranked
+from pdx_cli.display.legend import Sort
 from pdx_cli.display.lines import Line, Style, count, duration, line, percent, shortened
 from pdx_cli.sources.engine_load import LoadFigures
 from pdx_cli.sources.experience import Experience, Limit
