@@ -7,6 +7,8 @@ from typing import Any, Final, TypeAlias
 
 import orjson
 
+from pdx_api.vllm.versions import Abilities
+from pdx_sim.api.paths import COMPLETIONS
 from pdx_sim.api.request import APIError, Call
 from pdx_sim.core.sequence import Finish, Leg, Sequence
 from pdx_sim.core.tokens import detokenize, pieces
@@ -69,14 +71,12 @@ class Choice:
 class Writer:
     """Writes the answer to one request."""
 
-    def __init__(
-        self, call: Call, model: str, details: bool, streams_params: bool = False, bidirectional: bool = False
-    ) -> None:
+    def __init__(self, call: Call, model: str, details: bool, has: Abilities, bidirectional: bool = False) -> None:
         self.call = call
         self.model = model
         self.created = int(time.time())
         self._details = details
-        self._streams_params = streams_params
+        self._has = has
         self._shows = bidirectional and call.leg is Leg.DECODE
         kind = "chat.completion" if call.chat else "text_completion"
         self._shared = {"id": call.answer_id, "object": kind, "created": self.created, "model": model}
@@ -161,6 +161,12 @@ class Writer:
         """What ends a stream in which the engine fails; None: the connection is closed."""
         return event(error.as_json()) + DONE
 
+    def not_loaded(self, choices: list[Choice], error: APIError) -> list[bytes | None]:
+        """The events that end a stream whose KV has failed to load; None: the connection is closed."""
+        if self._has.ends_silently and self.call.path == COMPLETIONS:
+            return [*self.closing(choices)]
+        return [self.failed(error)]
+
     def _piece(self, choice: Choice, text: str, finish: Finish | None, position: int) -> bytes:
         logprobs = self._logprobs(choice, position, position + 1) if text else None
         content = {"delta": {"content": text}} if self.call.chat else {"text": text}
@@ -183,7 +189,7 @@ class Writer:
 
     def _params(self, finish: Finish | None) -> dict[str, Any]:
         """The hand-off parameters of an event with tokens; the last one has those of the answer."""
-        if not self._streams_params:
+        if not self._has.null_params:
             return {}
         return {"kv_transfer_params": None if finish is None else self._answered}
 

@@ -32,6 +32,6 @@ def writer_of(call: Call, settings: SimSettings) -> Writer:
         call,
         settings.model,
         settings.prompt_tokens_details,
-        abilities(minor(settings.version)).null_params,
+        abilities(minor(settings.version)),
         settings.bidirectional,
     )

@@ -161,7 +161,8 @@ async def _events(choices: list[Choice], writer: Writer, keep_alive: float) -> A
         changed.clear()
         for choice in choices:
             if choice.seq.finish is Finish.ERROR:
-                yield writer.failed(_LOAD_ERROR)
+                for event in writer.not_loaded(choices, _LOAD_ERROR):
+                    yield event
                 return
             if choice.index not in begun and (choice.seq.produced or choice.seq.finish):
                 begun.add(choice.index)

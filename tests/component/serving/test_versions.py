@@ -9,7 +9,7 @@ from aiohttp import web
 
 from pdx_api.names import Order, Role
 from pdx_api.vllm.versions import VERSIONS
-from pdx_sim import SimSettings
+from pdx_sim import FaultKind, SimSettings
 from tests.component.harness import AGENT_SHAPES, FAST, SHAPES, Shape, World, eventually
 
 SHAPES_OF_ALL = (*SHAPES, *AGENT_SHAPES)
@@ -72,8 +72,8 @@ async def test_without_a_pair_of_one_version_nothing_is_split() -> None:
         await world.start_engines([runs("0.33.0", Role.PREFILL, order)], [runs("0.32.0", Role.DECODE, order)])
         await world.start_gateway(warm=False)
         await eventually(lambda: world.endpoint(world.d).warm)
-        await eventually(lambda: world.endpoint(world.p).reason is not None)
-        assert world.endpoint(world.p).reason == "waits for a warm decode engine of its revision with vLLM 0.33.0"
+        reason = "waits for a warm decode engine of its revision with vLLM 0.33.0"
+        await eventually(lambda: world.endpoint(world.p).reason == reason)
         assert (await world.complete()).text == Shape().expected()
         assert await world.outcomes() == {"whole": 1}
         assert world.p.counts.legs["prefill"] == 0
@@ -121,5 +121,24 @@ async def test_the_text_of_a_dead_engine_is_the_versions(version: str) -> None:
         world.p.die()
         reply = await world.direct(world.p, Shape(), tokens=2)
         assert (reply.status, reply.error["message"]) == (500, VERSIONS[version].dead_text)
+    finally:
+        await world.close()
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("usage", [{}, {"stream_options": {"include_usage": True}}], ids=["plain", "usage"])
+async def test_kv_that_cannot_be_loaded_costs_no_answer(version: str, usage: dict[str, Any]) -> None:
+    """vLLM before 0.32 ends the stream of a completion whose KV cannot be loaded without an event."""
+    world = World(Order.PREFILL_FIRST)
+    try:
+        order, shape = Order.PREFILL_FIRST, Shape(stream=True)
+        await world.start_engines(*(engines(order, version, role) for role in (Role.PREFILL, Role.DECODE)))
+        await world.start_gateway()
+        world.allowed.stranded = world.allowed.expired = True
+        world.d.faults.add(FaultKind.BLOCK_TRANSFER, seconds=3600.0)
+        world.d.station.handshaken.clear()
+        reply = await world.complete(shape, **usage)
+        assert (reply.status, reply.text) == (200, shape.expected())
+        assert (await world.outcomes()) == {"whole": 1}
     finally:
         await world.close()
