@@ -60,12 +60,13 @@ GATEWAY_DOWN: Final = Record("pdx:gateway_down", f"{gone('pdx_build_info')} and 
 UNAVAILABLE: Final = Record(
     "pdx:unavailable", f"({gone(_SERVERS)} and {_SERVES}) or {share(_FAILED, _ASKED, 0.75, 1)} or {_STUCK}"
 )
-# Few failures that go on. Those of one crash are in both parts for less than a minute, and PDXErrors takes longer.
+# Few failures that go on. Those of one crash are in both parts for less than a minute.
 FEW_ERRORS: Final = Record(
     "pdx:few_errors",
     f"{share(_FAILED, _ASKED, 0.02, 2, few=3)} and {share(_FAILED, _ASKED, 0.02, 2, few=3, before='2m')}",
 )
-ERRORS: Final = Record("pdx:errors", f"{share(_FAILED, _ASKED, 0.05, 2)} or max_over_time({FEW_ERRORS.name}[2m])")
+_GO_ON: Final = f"max_over_time({FEW_ERRORS.name}[2m]) and {share(_FAILED, _ASKED, 0.01, 2)}"
+ERRORS: Final = Record("pdx:errors", f"{share(_FAILED, _ASKED, 0.05, 2)} or ({_GO_ON})")
 NOT_SPLITTING: Final = Record(
     "pdx:not_splitting",
     f"(({gone(_PREFILLS)} and {_SERVES}) "

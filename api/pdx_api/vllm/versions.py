@@ -111,15 +111,6 @@ def abilities(version: str) -> Abilities:
     return NEWEST if _order(version) > _order(NEWEST.version) else OLDEST
 
 
-def wire(version: str) -> str:
-    """What the versions of P and D must have in common, so that vLLM's own connectors exchange KV; empty: unknown.
-
-    It is the version of the connector, and of a version that PDX does not know the version itself.
-    """
-    known = VERSIONS.get(minor(version))
-    return str(known.nixl) if known is not None else minor(version)
-
-
 def warning(version: str) -> str:
     """What is uncertain about a version, as a sentence; empty if it is known or not stated."""
     if not version or version in VERSIONS:

@@ -68,7 +68,7 @@ def unused_endpoints(observation: Observation) -> Iterator[Finding]:
 
 def _unused(observation: Observation, gateway: Gateway, endpoint: Body, reason: str) -> Finding | None:
     role, name = endpoint.get("role"), _name(endpoint)
-    users = [each.name for each in observation.gateways if _uses(each, name)]
+    users = [each.name for each in observation.gateways if each is not gateway and _uses(each, name)]
     if endpoint.get("state") in _UNREADY:
         cause, remedy = _UNREADY[endpoint["state"]]
         return Finding(Severity.NOTE, cause, f"The {role} engine {name} {shortened(reason)}", remedy)
@@ -81,7 +81,8 @@ def _unused(observation: Observation, gateway: Gateway, endpoint: Body, reason: 
         return None
     peer = reason.partition(": ")[0]
     why = shortened(reason)
-    if role == Role.PREFILL and ": " in reason and peer not in (name, endpoint.get("name")):
+    is_peer = ": " in reason and " " not in peer and peer not in (name, endpoint.get("name"))
+    if role == Role.PREFILL and is_peer:
         if {peer, _name_of(observation, peer)} & observation.down:
             return None
         if any(pair.cause is Cause.HANDOFF for pair in broken_pairs(observation)):
@@ -104,7 +105,10 @@ def _unused(observation: Observation, gateway: Gateway, endpoint: Body, reason: 
             blocked += f". Deleting the pod of {gateway.name} moves it to another place"
         return wrong("EngineNotReached", sentence, f"The engine answers here: check that {blocked}.\n{log}")
     if re.search(_HANGS, reason):  # one whose /health fails is unhealthy, and not here
-        why = "Its /health answers, so its engine core hangs (a GPU, a collective operation). Delete its pod."
+        why = (
+            "Its /health answers, so its engine core hangs (a GPU, a collective operation), or its queue is long. If "
+            "`pdx top` shows running requests without output tokens, delete its pod."
+        )
         return wrong("EngineHangs", sentence, f"{why}\n{log}")
     return wrong("EngineLeftOut", sentence, log)
 

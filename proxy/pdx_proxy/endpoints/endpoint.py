@@ -9,7 +9,7 @@ from typing import Any, Final
 from pdx_api.connectors import CONNECTORS, family_of
 from pdx_api.connectors.families import Family, Identity, Pool, Push
 from pdx_api.names import Order, Role
-from pdx_api.vllm.versions import abilities, minor, wire
+from pdx_api.vllm.versions import abilities, minor
 from pdx_proxy.config.settings import Address, EndpointSpec
 from pdx_proxy.endpoints.events import HUNG, INFERENCE, Cause
 from pdx_proxy.endpoints.models import ServedModel
@@ -62,6 +62,8 @@ class Endpoint:
     """When its last warm-up succeeded, in seconds of the gateway's clock."""
     ejections: int = 0
     """Consecutive ejections by inference, each soon after a warm-up."""
+    resumes: int = 0
+    """How many of its warm-ups ended a pause of the engine, and so followed no failure."""
     ejected_by: Cause | None = None
     """Why it is ejected; None once a warm-up has succeeded."""
     lost: int = 0
@@ -116,8 +118,7 @@ class Endpoint:
         object.__setattr__(self, "shows_params", bool(version))
         object.__setattr__(self, "streams_params", bool(version) and abilities(version).null_params)
         connector = CONNECTORS.get(self.spec.connector)
-        versioned = connector is not None and connector.versioned
-        object.__setattr__(self, "wire", wire(self.version) if versioned else "")
+        object.__setattr__(self, "wire", connector.wire(self.version) if connector is not None else "")
         object.__setattr__(self, "start", (self.spec.name, self.generation))
 
     def __reduce__(self) -> tuple[type["Endpoint"], tuple[Any, ...]]:

@@ -63,7 +63,8 @@ class Snapshot:
 
     def only(self, names: Collection[str]) -> "Snapshot":
         """Return the snapshot of the warm engines of these names."""
-        return Snapshot.of(e for e in self.everything if e.warm and e.name in names)
+        chosen = (e for e in self.everything if e.warm and e.name in names)
+        return Snapshot.of(chosen, self.handshaken, self.suspended, self.watched)
 
 
 def partners(decode: Endpoint, prefills: tuple[Endpoint, ...], suspended: frozenset[Pairing]) -> tuple[Endpoint, ...]:

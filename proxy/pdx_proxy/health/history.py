@@ -54,7 +54,7 @@ class _Totals:
     tokens: Mapping[str, Mean] = field(default_factory=dict)
     """Endpoint -> time between output tokens."""
     starts: Mapping[str, int] = field(default_factory=dict)
-    """Endpoint -> how often it was warmed up."""
+    """Endpoint -> how often it was warmed up, but for the ends of pauses."""
 
     def grown(self, then: "_Totals", name: str) -> dict[str, int]:
         """Return what was counted since `then`, without zeros; counts of a worker that has ended are lost."""
@@ -113,7 +113,8 @@ class History:
         oldest = self._recent[0].tokens
         gone = {n: mean for n, mean in self._recent[-1].tokens.items() if n not in tokens and oldest.get(n) != mean}
         self._first = {name: self._first.get(name, mean) for name, mean in (gone | tokens).items()}
-        starts = {**self._recent[-1].starts, **{each.endpoint.name: each.endpoint.generation for each in engines}}
+        endpoints = [each.endpoint for each in engines]
+        starts = {**self._recent[-1].starts, **{e.name: e.generation - e.resumes for e in endpoints}}
         self._recent.append(replace(_totals(at, report, gone | tokens), starts=starts))
         while len(self._recent) > 2 and self._recent[1].at <= at - self._window:
             self._recent.popleft()

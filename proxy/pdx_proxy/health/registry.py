@@ -115,9 +115,8 @@ class EndpointRegistry:
         return Actions() if models is None else self._put(endpoint, models=latest(endpoint.models, models))
 
     def set_version(self, endpoint: Endpoint, page: bytes) -> Actions:
-        """Put the version in force that an endpoint reports on a page. Without such a page it stays as it is."""
-        version = read_version(page)
-        return self._put(endpoint, version=version) if version else Actions()
+        """Put the version in force that an endpoint reports on a page; none without such a page."""
+        return self._put(endpoint, version=read_version(page))
 
     def next_decode(self, prefill: Endpoint) -> Endpoint | None:
         """Return a warm D that takes KV from the P, each in turn; None if there is none."""
@@ -152,6 +151,7 @@ class EndpointRegistry:
             self._handshaken |= {pairing(replace(endpoint, generation=generation), decode)}
         changes: dict[str, Any] = {"reason": None, "warm_since": self._clock(), "generation": generation}
         changes["ejected_by"] = None
+        changes["resumes"] = endpoint.resumes + (endpoint.warm_up_state is State.PAUSED)
         if decode is not None:
             changes["identity"] = identity
         actions = self._put(endpoint, warm_up_state=State.WARM, **changes)
@@ -160,7 +160,8 @@ class EndpointRegistry:
     def _leave_out(self, endpoint: Endpoint, event: NotReady) -> Actions:
         """An endpoint that is not ready is no failure: it is warmed up until it accepts that."""
         actions = self._put(endpoint, warm_up_state=_unready(retired=event.retired), reason=event.reason)
-        return replace(actions, start=(endpoint.name,) if endpoint.spec.ready else (), pause=_UNREADY_PAUSE)
+        start = (endpoint.name,) if self._endpoints[endpoint.name].needs_warm_up else ()
+        return replace(actions, start=start, pause=_UNREADY_PAUSE)
 
     def _is_warm_start(self, endpoint: Endpoint, event: Suspect | NotReady | HealthCheckRequest) -> bool:
         """Whether the event is about the endpoint as it is now, and not about an earlier start."""
@@ -202,7 +203,13 @@ class EndpointRegistry:
         if endpoint is None:
             return self._create(spec)
         if _is_other(endpoint.spec, spec):
-            return Endpoint(spec, generation=endpoint.generation, reason="has restarted", slot=endpoint.slot)
+            return Endpoint(
+                spec,
+                generation=endpoint.generation,
+                resumes=endpoint.resumes,
+                reason="has restarted",
+                slot=endpoint.slot,
+            )
         return endpoint if endpoint.spec == spec else replace(endpoint, spec=spec)
 
 

@@ -7,6 +7,7 @@ import asyncio
 import logging
 import random
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from typing import Any, Final
 
 from pdx_api.names import ENGINE_KEY_FLAG, Role
@@ -34,6 +35,8 @@ _LONGEST_PAUSE: Final = 2.0
 _RETIRED_PAUSE: Final = 30.0
 """The longest pause before a retired rank is tried again: a removal that fails is undone."""
 _LONGEST_EJECTION: Final = 30.0
+_WAIT_SECONDS: Final = 30.0
+"""How long a P waits for a D, until its version is read again: it may run another image by then."""
 _VERSION: Final = "/version"
 _MODELS_SECONDS: Final = 2.0
 """For an engine to report its version or its models. An engine that does not is warm without them."""
@@ -183,7 +186,11 @@ class WarmUps:
                     alone = True
                     continue
             self._perform(self._registry.waiting_for_decode(prefill))
-            await decode_warmed.wait()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_WAIT_SECONDS):
+                    await decode_warmed.wait()
+                    continue
+            await self._read_version(prefill)
 
     async def _warm_pair(self, prefill: Endpoint, decode: Endpoint) -> None:
         try:

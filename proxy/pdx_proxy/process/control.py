@@ -15,8 +15,9 @@ from pdx_proxy.balancing.shared_load import LoadTable
 from pdx_proxy.config.settings import Settings
 from pdx_proxy.discovery.pod_watcher import Discovery, log_warning
 from pdx_proxy.endpoints.endpoint import Endpoint
-from pdx_proxy.endpoints.events import HandoffEvent
+from pdx_proxy.endpoints.events import HandoffEvent, NotReady, Suspect
 from pdx_proxy.endpoints.snapshot import Snapshot
+from pdx_proxy.engines.probe import is_paused
 from pdx_proxy.engines.upstreams import create_engines
 from pdx_proxy.health.endpoint_manager import EndpointManager
 from pdx_proxy.health.engine_loads import EngineLoads
@@ -29,6 +30,7 @@ from pdx_proxy.health.registry import EndpointRegistry
 from pdx_proxy.health.reports import Round
 from pdx_proxy.health.transfer_share import TransferShare
 from pdx_proxy.http.downstream.certificate import certificate_of
+from pdx_proxy.http.upstream.failures import Unready
 from pdx_proxy.process.admin import create_admin
 from pdx_proxy.process.guard import Guard
 from pdx_proxy.process.quarantine import QuarantineKeeper, WorkerEvent
@@ -209,7 +211,7 @@ class Control:
         if scraped.is_sample:
             with self._guard.step("The search for engines without progress"):
                 for suspect in self._stalls.update(scraped):
-                    self.endpoint_manager.on_event(suspect)
+                    self.endpoint_manager.on_event(await self._why_stalled(suspect))
             with self._guard.step("The use of the engines' queues"):
                 for endpoint, is_long in self._queues.update(scraped):
                     self.endpoint_manager.set_long_queue(endpoint, is_long)
@@ -225,6 +227,12 @@ class Control:
                 self.transfer_share.update(scraped, report["outcomes"][Outcome.SPLIT])
             with self._guard.step("The history"):
                 self.history.update(scraped.at, report, scraped.latest)
+
+    async def _why_stalled(self, suspect: Suspect) -> Suspect | NotReady:
+        """An engine that is paused keeps its running requests, and makes no progress with them."""
+        endpoint = self.registry.endpoint(suspect.name)
+        paused = await is_paused(self._engines, endpoint)
+        return NotReady(*endpoint.start, Unready.PAUSED.value) if paused else suspect
 
     async def _has_work(self, endpoint: Endpoint) -> bool:
         """Whether work explains that this engine does not answer. A report that is no longer used explains nothing."""

@@ -9,6 +9,9 @@ from typing import Final
 from pdx_proxy.http.upstream.connection import Sink
 
 _FILLED: Final = b'"kv_transfer_params":{"'
+_OWN: Final = (b"do_remote_", b"remote_", b"transfer_id")
+"""How the first member of vLLM's values begins. A client's JSON that an answer repeats, such as the schema of a tool,
+may have a member of the same name."""
 _EMPTY: Final = b'"kv_transfer_params":null'
 _TAIL_BYTES: Final = 160
 """Behind the member, a whole answer has members that are mostly null."""
@@ -56,6 +59,11 @@ class ParamsSink:
             self._sink.write(held)
 
     def _hold(self, data: bytes) -> bytes:
+        """Pass on what cannot begin a filled value. An end behind the member's name is held back as well."""
+        found = data.rfind(_FILLED)
+        if found >= 0 and any(own.startswith(data[found + len(_FILLED) :]) for own in _OWN):
+            self._held = data[found:]
+            return data[:found]
         for size in range(len(_FILLED) - 1, 0, -1):
             if data.endswith(_FILLED[:size]):
                 self._held = data[-size:]
@@ -69,7 +77,7 @@ class ParamsSink:
                 at = self._skip(data, at, out)
                 if self._depth:
                     return bytes(out)
-            found = data.find(_FILLED, at)
+            found = self._find(data, at)
             if found < 0:
                 out += self._hold(data[at:])
                 return bytes(out)
@@ -77,6 +85,13 @@ class ParamsSink:
             out += data[at : value - 1]
             out.append(_NULL[0])
             self._depth, self._written, at = 1, 1, value
+
+    def _find(self, data: bytes, at: int) -> int:
+        """Where the next of vLLM's values begins; -1 if none does."""
+        found = data.find(_FILLED, at)
+        while found >= 0 and not data.startswith(_OWN, found + len(_FILLED)):
+            found = data.find(_FILLED, found + 1)
+        return found
 
     def _skip(self, data: bytes, at: int, out: bytearray) -> int:
         """Write over the value from here to its end; return where that is. JSON on one line contains no CR."""

@@ -153,6 +153,20 @@ async def test_an_engine_that_queues_is_asked(version: str, mode: str, make_worl
     await resume(world, world.d)
 
 
+@pytest.mark.parametrize("version", ["0.32.0", "0.33.0"])
+async def test_requests_that_a_pause_freezes_do_not_make_the_engine_hang(version: str, make_world: MakeWorld) -> None:
+    slow = {"version": version, "decode_token_seconds": 0.02}
+    world = await make_world(Order.PREFILL_FIRST, decode=2, sim=slow, health=Health(stalled_seconds=0.5))
+    shape = Shape(stream=True)
+    reply = asyncio.ensure_future(world.complete(shape, tokens=60))
+    await eventually(lambda: any(engine.counts.running_now for engine in world.decode), what="it runs")
+    [busy] = [engine for engine in world.decode if engine.counts.running_now]
+    await pause(world, busy, "keep")
+    await is_left_out(world, busy)
+    await resume(world, busy)
+    assert (await reply).text == shape.expected(tokens=60)
+
+
 @pytest.mark.parametrize(("kind", "state"), [(FaultKind.SCALING, "Paused"), (FaultKind.RETIRED, "Retired")])
 async def test_a_rank_that_scales_or_is_retired(
     kind: FaultKind, state: str, order: Order, make_world: MakeWorld

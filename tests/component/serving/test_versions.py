@@ -9,6 +9,7 @@ from aiohttp import web
 
 from pdx_api.names import Order, Role
 from pdx_api.vllm.versions import VERSIONS
+from pdx_proxy.health import warm_up
 from pdx_sim import FaultKind, SimSettings
 from tests.component.harness import AGENT_SHAPES, FAST, SHAPES, Shape, World, eventually
 
@@ -77,6 +78,27 @@ async def test_without_a_pair_of_one_version_nothing_is_split() -> None:
         assert (await world.complete()).text == Shape().expected()
         assert await world.outcomes() == {"whole": 1}
         assert world.p.counts.legs["prefill"] == 0
+    finally:
+        await world.close()
+
+
+async def test_an_engine_that_returns_to_the_version_of_the_others_pairs_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    reported = {Role.PREFILL: "0.33.0", Role.DECODE: "0.32.0"}
+
+    async def version(self: Any, _request: web.Request) -> web.Response:
+        return web.json_response({"version": reported[self._settings.role]})
+
+    monkeypatch.setattr("pdx_sim.api.server.Api._version", version)
+    monkeypatch.setattr(warm_up, "_WAIT_SECONDS", 0.2)
+    world = World(Order.PREFILL_FIRST)
+    try:
+        await world.start_engines(*(engines(Order.PREFILL_FIRST, "0.32", r) for r in (Role.PREFILL, Role.DECODE)))
+        await world.start_gateway(warm=False)
+        await eventually(lambda: "with vLLM 0.33.0" in (world.endpoint(world.p).reason or ""))
+        reported[Role.PREFILL] = "0.32.0"
+        await eventually(lambda: world.endpoint(world.p).warm)
+        assert (await world.complete()).text == Shape().expected()
+        assert await world.outcomes() == {"split": 1}
     finally:
         await world.close()
 

@@ -143,7 +143,10 @@ class Unready(StrEnum):
 
 
 _UNREADY: Final = (
-    (re.compile(rb'"message": ?"Generation is paused\.'), Unready.PAUSED),
+    (
+        re.compile(rb'^\s*\{\s*("type": ?"error",\s*)?"error": ?\{\s*"message": ?"Generation is paused\.'),
+        Unready.PAUSED,
+    ),
     (re.compile(rb'^\s*\{\s*"error": ?"The model is currently scaling\.'), Unready.SCALING),
     (re.compile(rb'^\s*\{\s*"error": ?"This data-parallel rank has been retired '), Unready.RETIRED),
 )

@@ -60,7 +60,7 @@ SETUPS: list[Any] = [
     pytest.param(
         {"gateways": (gateway(endpoint(Role.PREFILL), endpoint(Role.DECODE, "Cold", "no answer within 60 s")),)},
         "EngineHangs",
-        ["does not use the decode engine qwen-decode-a-1: no answer within 60 s", "Delete its pod"],
+        ["does not use the decode engine qwen-decode-a-1: no answer within 60 s", "delete its pod"],
         id="an engine that hangs, although its health check answers",
     ),
     pytest.param(

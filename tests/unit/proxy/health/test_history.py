@@ -126,7 +126,9 @@ def test_waits_breaks_and_restarts_of_the_last_minutes() -> None:
     for _ in range(12):
         gateway.counters.phases[Phase.HANDOFF].observe(4.0)
     gateway.counters.broke(D.name)
-    gateway.history.update(20.0, gateway.counters.report({}), [Report(replace(D, generation=3), EngineMetrics(), 20.0)])
+    gateway.history.update(
+        20.0, gateway.counters.report({}), [Report(replace(D, generation=5, resumes=2), EngineMetrics(), 20.0)]
+    )
     found = gateway.found
     assert found["phases"] == {
         "to_prefill": {"count": 0, "median": None},

@@ -89,3 +89,10 @@ def test_what_has_no_filled_value_passes_at_once() -> None:
     event = b"data: %b\n\n" % compact(FIRST)
     assert ParamsSink().change(event) is event
     assert relayed(b'{"a":"kv_transfer_params', 3) == b'{"a":"kv_transfer_params'
+
+
+@pytest.mark.parametrize("size", [1, 5, 30, 10_000])
+def test_a_clients_schema_that_an_answer_repeats_stays_as_it_is(size: int) -> None:
+    schema = {"properties": {"kv_transfer_params": {"type": "object"}, "x": {"kv_transfer_params": {"do": 1}}}}
+    stream = b"data: %b\n\n" % compact({"tools": [schema], "kv_transfer_params": VALUE})
+    assert json.loads(relayed(stream, size)[6:]) == {"tools": [schema], "kv_transfer_params": None}
