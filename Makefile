@@ -15,6 +15,7 @@ PACKAGES := pdx_api pdx_cli pdx_cluster pdx_operator pdx_proxy pdx_sim
 # Needs nothing but Python's own library.
 CLUSTER := PYTHONPATH=$(CURDIR)/cluster $(PYTHON) -m pdx_cluster
 TINY_MODEL := /tmp/pdx/models/tiny
+SIMULATED = $(findstring --engine sim,$(subst --engine=,--engine ,$(ARGS)))
 PACKAGES_FOR := PYTHONPATH=$(CURDIR)/cluster $(PYTHON) -m scripts.system_packages
 # On two cores, the others wait while two run real engines and clusters (tests/conftest.py). WORKERS=0: one process.
 WORKERS ?= 4
@@ -35,6 +36,9 @@ help: ## List the targets
 .PHONY: install
 install: $(VENV)/.installed ## Install pdx and the CPU engine into .venv (locked, with hashes)
 
+.PHONY: install-cli
+install-cli: $(VENV)/.installed-cli ## Install pdx without vLLM into .venv (250 MB): every command, with simulated engines
+
 .PHONY: compiled
 compiled: install-dev ## Compile the gateway's hot modules next to its sources: it then serves twice as many requests
 	@$(BIN)/pdx gateway --compile
@@ -48,8 +52,8 @@ install-mooncake: install ## Install Mooncake's transfer engine beside it, for i
 	@$(PIP) install -q --require-hashes --no-deps -r requirements/mooncake.lock
 
 .PHONY: run
-run: install ## Serve a tiny model with one prefill and one decode engine and prove that KV moved (ONCE=1: prove, then stop)
-	@test -f $(TINY_MODEL)/config.json || $(BIN)/pdx tiny-model $(TINY_MODEL)
+run: $(if $(SIMULATED),install-cli,install) ## Serve a tiny model with one prefill and one decode engine and prove that KV moved (ONCE=1: prove, then stop; ARGS="--engine sim": without vLLM)
+	@$(if $(SIMULATED),:,test -f $(TINY_MODEL)/config.json || $(BIN)/pdx tiny-model $(TINY_MODEL))
 	@$(BIN)/pdx up examples/tiny-cpu.yaml $(if $(ONCE),--once) $(if $(PORT),--port $(PORT)) $(ARGS)
 
 .PHONY: images
@@ -210,6 +214,12 @@ $(VENV)/.installed: requirements/run.lock pyproject.toml packaging/vllm-metadata
 	@$(PIP) install --require-hashes --no-deps -r requirements/run.lock
 	@$(PIP) install -q --no-deps ./packaging/vllm-metadata
 	@$(PIP) install -q --no-deps -e .
+	@touch $@
+
+# A whole installation has all of it.
+$(VENV)/.installed-cli: requirements/cli.lock pyproject.toml | $(VENV)/bin/python
+	@test -e $(VENV)/.installed || { echo "Installing PDX without vLLM into $(VENV) (250 MB)"; \
+	  $(PIP) install -q --require-hashes --no-deps -r requirements/cli.lock; $(PIP) install -q --no-deps -e .; }
 	@touch $@
 
 $(VENV)/.installed-dev: requirements/dev.lock requirements/lmcache.lock requirements/mooncake.lock $(VENV)/.installed

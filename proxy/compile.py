@@ -82,6 +82,7 @@ HOT: Final = (
     "serving/attempts",
     "serving/gateway",
     "serving/isolation",
+    "serving/params_sink",
     "serving/reader",
     "serving/relay",
     "serving/retry",

@@ -7,7 +7,6 @@ from typing import Final
 
 from pdx_cli.main import COMMANDS, parser_of
 from pdx_cli.runs.run_record import default_root
-from pdx_cli.usage import subparsers
 from pdx_operator.app.main import create_parser as operator_parser
 from pdx_proxy.__main__ import create_parser as gateway_parser
 
@@ -25,7 +24,7 @@ _GENERAL: Final = {"positional arguments": "Arguments", "options": "Flags"}
 def command_line() -> str:
     """The page."""
     pdx, _ = parser_of((), "pdx", complete=True)
-    commands = subparsers(pdx)
+    commands = pdx.commands
     listed = "".join(f"| [`pdx {name}`](#pdx-{name}) | {summary} |\n" for name, (_, summary) in COMMANDS.items())
     sections = [section(f"pdx {name}", commands[name]) for name in COMMANDS]
     programs = [section(parser.prog, parser) for parser in (gateway_parser(), operator_parser())]

@@ -9,6 +9,7 @@ API_VERSION: Final = "pdx.dev/v1alpha1"
 KIND: Final = "PDDeployment"
 PLURAL: Final = "pddeployments"
 SHORT_NAME: Final = "pdd"
+DEFAULT_NAMESPACE: Final = "default"
 FIELD_MANAGER: Final = "pdx-operator"
 """The operator's field manager for server-side apply."""
 

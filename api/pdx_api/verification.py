@@ -17,6 +17,7 @@ LONGEST_WAIT: Final = 60.0
 _MAX_TEXT: Final = 512
 """Characters kept of a text."""
 _MAX_BROKEN: Final = 16
+MOST_VERSIONS: Final = 4
 _MAX_PAIRS: Final = 10**9
 
 
@@ -110,6 +111,8 @@ class Finding:
     broken: tuple[Broken, ...] = ()
     """The first few broken pairs."""
     broken_pairs: int = 0
+    versions: tuple[str, ...] = ()
+    """The first few versions of vLLM that engines report."""
 
     def as_json(self) -> dict[str, Any]:
         """Return JSON values."""
@@ -126,7 +129,8 @@ class Finding:
             for each in body["broken"][:_MAX_BROKEN]
         )
         counts = {name: min(int(body[name]), _MAX_PAIRS) for name in ("pairs", "possible", "broken_pairs")}
-        return cls(verdict=Verdict(body["verdict"]), why=_cut(body["why"]), broken=broken, **counts)
+        versions = tuple(_cut(each) for each in body.get("versions", ())[:MOST_VERSIONS])
+        return cls(verdict=Verdict(body["verdict"]), why=_cut(body["why"]), broken=broken, versions=versions, **counts)
 
 
 def _cut(text: object) -> str:

@@ -20,7 +20,7 @@ from typing import Final
 from benchmarks.bench import agreement, compare, figure, saved, streams
 from benchmarks.bench.lines import read
 from benchmarks.campaigns import commands, recorded
-from pdx_cli.local.layout import EngineKind
+from pdx_cli.local.engines import EngineKind
 from pdx_cli.main import main as pdx
 
 RESULTS: Final = Path(__file__).parent / "results"

@@ -13,7 +13,7 @@ from benchmarks.bench import requests
 from benchmarks.bench.lines import Line, append, read
 from benchmarks.bench.servers import server
 from benchmarks.bench.tools import PDX, TOOLS, VLLM
-from pdx_cli.local.layout import EngineKind
+from pdx_cli.local.engines import EngineKind
 
 ORDERS: Final = tuple(permutations((VLLM, PDX)))
 TOLERANCE: Final[Mapping[str, float]] = {

@@ -21,7 +21,7 @@ from pdx_cli.bench.load.connection import Server
 from pdx_cli.bench.load.generator import Shape
 from pdx_cli.bench.load.traces import read
 from pdx_cli.bench.load.workload import Traced
-from pdx_cli.local.layout import EngineKind
+from pdx_cli.local.engines import EngineKind
 
 EXAMPLE: Final = Path(__file__).parents[2] / "examples" / "tiny-cpu.yaml"
 SIM_FLAGS: Final = ("--step-seconds", "0.04", "--step-sequence-seconds", "0.0002", "--step-token-seconds", "0.00001")

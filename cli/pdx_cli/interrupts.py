@@ -6,10 +6,15 @@ could be raised anywhere instead: in an import's callback, or at exit, where Pyt
 
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
+
+if TYPE_CHECKING:
+    import asyncio
+
+Result = TypeVar("Result")
 
 STOP_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -39,3 +44,31 @@ def end_by(number: signal.Signals) -> NoReturn:
     signal.signal(number, signal.SIG_DFL)
     os.kill(os.getpid(), number)
     os._exit(128 + number)
+
+
+def run(
+    work: Callable[[], Coroutine[Any, Any, Result]],
+    loop_factory: "Callable[[], asyncio.AbstractEventLoop] | None" = None,
+) -> Result | signal.Signals:
+    """Do the work until it ends, and return its result; a signal cancels it, and the first one is returned."""
+    import asyncio  # not for --help
+
+    received: list[signal.Signals] = []
+    with asyncio.Runner(loop_factory=loop_factory) as runner:
+        loop = runner.get_loop()
+        task = loop.create_task(work())
+
+        def stop(number: signal.Signals) -> None:
+            received.append(number)
+            loop.call_soon_threadsafe(task.cancel)
+
+        async def result() -> Result:
+            return await task
+
+        with handled(stop):
+            try:
+                return runner.run(result())
+            except asyncio.CancelledError:
+                if not received:
+                    raise
+                return received[0]

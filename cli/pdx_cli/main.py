@@ -71,7 +71,6 @@ gateway, sim, tiny-model), and `bench`, which also measures in a cluster, are in
 
 Run `kubectl pdx COMMAND --help` for the flags of a command. To list objects: kubectl get pdd."""
 
-_CONTROLS: Final = {code: f"\\x{code:02x}" for code in (*range(32), 127) if chr(code) not in "\t\n"}
 _OUTPUT_ERRORS: Final = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF}
 """Errors of a stream that has no file name: the output cannot be written."""
 
@@ -86,12 +85,12 @@ def main(argv: Sequence[str] | None = None, prog: str = "pdx") -> int:
         finally:  # argparse's help ends with SystemExit
             sys.stdout.flush()
     except CommandError as error:
-        _report(f"{prog}: {error}", *(f"    {line}" for line in error.details))
+        streams.report(f"{prog}: {error}", *(f"    {line}" for line in error.details))
         return error.code
     except ModuleNotFoundError as error:
         if error.name is None or error.name.startswith("pdx_"):
             raise
-        _report(f"{prog}: {error.name} is not installed; run `pip install 'pdx-serving[cli]'` (220 MB).")
+        streams.report(f"{prog}: {error.name} is not installed; run `pip install 'pdx-serving[cli]'` (220 MB).")
         return ExitCode.FAILED
     except KeyboardInterrupt:
         return 130
@@ -103,7 +102,7 @@ def main(argv: Sequence[str] | None = None, prog: str = "pdx") -> int:
         if error.filename is not None or error.errno not in _OUTPUT_ERRORS:
             raise
         _discard_output()
-        _report(f"{prog}: The output cannot be written: {error.strerror}.")
+        streams.report(f"{prog}: The output cannot be written: {error.strerror}.")
         return ExitCode.FAILED
 
 
@@ -113,6 +112,9 @@ def _run(args: Sequence[str], prog: str) -> int:
 
     if args and args[0].startswith("-") and args[0] not in ("--help", "-h", "--version", "-V"):
         check_first(args[0], args, parser_of_all)
+    if args and args[0] in ("--version", "-V"):
+        print(f"{prog} {pdx_version()}")
+        return 0
     parser, chosen = parser_of(args, prog)
     if not args:
         parser.print_help()
@@ -122,15 +124,6 @@ def _run(args: Sequence[str], prog: str) -> int:
     assert chosen is not None, "argparse refuses a missing command"
     check_extra(parser, chosen, extra, lambda: parser_of((chosen,), "pdx")[0])
     return int(importlib.import_module(COMMANDS[chosen][0]).run(parsed))
-
-
-def _report(*lines: str) -> None:
-    """Print on stderr, unless its disk is full or its reader has closed it: the exit code still shows the failure.
-
-    Control characters, for example of a quoted key, must not reach the terminal.
-    """
-    with contextlib.suppress(OSError):
-        print(*(line.translate(_CONTROLS) for line in lines), sep="\n", file=sys.stderr, flush=True)
 
 
 def _discard_output() -> None:
@@ -152,14 +145,14 @@ def parser_of(args: Sequence[str], prog: str, *, complete: bool = False) -> tupl
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument("-V", "--version", action="version", version=f"{prog} {pdx_version()}")
+    parser.add_argument("-V", "--version", action="store_true", help="print the version and exit")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     chosen = next((arg for arg in args if not arg.startswith("-")), None)
     if plugin and chosen in COMMANDS and chosen not in PLUGIN_COMMANDS:
         parser.error(f"The plugin has no command `{chosen}`; run `pdx {chosen}`")
     for name in PLUGIN_COMMANDS if plugin else COMMANDS:
         module, summary = COMMANDS[name]
-        command = commands.add_parser(
+        command = parser.commands[name] = commands.add_parser(
             name,
             help=summary,
             description=summary,

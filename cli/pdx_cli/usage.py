@@ -11,6 +11,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
+from pdx_api.words import did_you_mean
 from pdx_cli.errors import ExitCode, InputError
 
 _TYPES: Final = {"int": "a whole number", "float": "a number", "whole_number": "a whole number"}
@@ -36,9 +37,38 @@ class Parser(argparse.ArgumentParser):
     given: Sequence[str] = ()
     """The arguments, for errors."""
 
+    def __init__(self, **options: Any) -> None:
+        self.actions: list[argparse.Action] = []
+        """Every argument, also those of groups."""
+        self.commands: dict[str, Parser] = {}
+        """The parsers of the commands, by name."""
+        super().__init__(**options)
+
+    def add_argument(self, *names: Any, **options: Any) -> argparse.Action:
+        """Add and record an argument."""
+        self.actions.append(action := super().add_argument(*names, **options))
+        return action
+
+    def add_argument_group(self, *names: Any, **options: Any) -> Any:
+        """Add a group, whose arguments are recorded too."""
+        group = super().add_argument_group(*names, **options)
+        add = group.add_argument
+
+        def add_argument(*names: Any, **options: Any) -> argparse.Action:
+            self.actions.append(action := add(*names, **options))
+            return action
+
+        group.add_argument = add_argument  # type: ignore[method-assign]
+        return group
+
+    @property
+    def flags(self) -> list[str]:
+        """Every flag, with its short forms."""
+        return [option for action in self.actions for option in action.option_strings]
+
     def error(self, message: str) -> NoReturn:
         """Print the error on stderr and exit with 2. A flag that does not exist is reported before a missing one."""
-        own = flags_of(self)
+        own = self.flags
         if _REQUIRED in message and (flag := _missing_from(own, self.given)):
             message = _nonexistent(flag, own)
         with contextlib.suppress(OSError):  # stderr may be on a full disk
@@ -46,10 +76,9 @@ class Parser(argparse.ArgumentParser):
             sys.stderr.flush()
         self.exit(ExitCode.INVALID)
 
-    def _print_message(self, message: str, file: Any = None) -> None:
+    def print_help(self, file: Any = None) -> None:
         """Write the help; unlike argparse, let a full disk or a closed pipe be an error."""
-        if message:
-            (file or sys.stderr).write(message)
+        (file or sys.stdout).write(self.format_help())
 
 
 def sentence(message: str, given: Iterable[str]) -> str:
@@ -73,7 +102,7 @@ def _about(name: str, text: str) -> str:
         options = f"write one of: {', '.join(choices)}."
         if name == "COMMAND" and found[1] in _ELSEWHERE:
             return f"there is no command {found[1]}; {_ELSEWHERE[found[1]]}."
-        return f"{what} is {found[1]!r}; {suggestion(found[1], choices) or options}"
+        return f"{what} is {found[1]!r}; {did_you_mean(found[1], choices) or options}"
     if text.startswith("ignored explicit argument"):
         return f"{name} takes no value."
     if text.startswith("expected"):
@@ -86,25 +115,16 @@ def ended(text: str) -> str:
     return text if text.endswith((".", "?")) else f"{text}."
 
 
-def suggestion(given: str, choices: Iterable[str]) -> str:
-    """Return `did you mean X?` for the choice that is nearest; empty if none is near."""
-    by_lower = {choice.lower(): choice for choice in choices}
-    near = difflib.get_close_matches(given.lower(), by_lower, n=1)
-    return f"did you mean {by_lower[near[0]]}?" if near else ""
-
-
-def check_extra(
-    parser: argparse.ArgumentParser, command: str, extra: Sequence[str], parser_of_pdx: Callable[[], Parser]
-) -> None:
+def check_extra(parser: Parser, command: str, extra: Sequence[str], parser_of_pdx: Callable[[], Parser]) -> None:
     """Refuse arguments that the command does not have. `parser_of_pdx` returns that of `pdx`, not of the plugin."""
     if not extra:
         return
-    chosen = subparsers(parser)[command]
-    own = flags_of(chosen)  # behind `--`, they are arguments
+    chosen = parser.commands[command]
+    own = chosen.flags  # behind `--`, they are arguments
     flag = _missing_from(own, extra)
     if flag is None:
         chosen.error(f"{extra[0]!r} is one argument too many; --help shows the usage")
-    if flag in flags_of(subparsers(parser_of_pdx())[command]):
+    if flag in parser_of_pdx().commands[command].flags:
         chosen.error(f"the plugin always inspects a cluster; leave out {flag}, or run `pdx {command} {flag}`")
     chosen.error(_nonexistent(flag, own))
 
@@ -112,18 +132,14 @@ def check_extra(
 def check_first(first: str, args: Sequence[str], parser_of_all: Callable[[], Parser]) -> None:
     """Refuse a flag before the command. `parser_of_all` returns the parser with the flags of every command."""
     parser, flag = parser_of_all(), first.partition("=")[0]
-    if flag in flags_of(parser):
+    if flag in parser.flags:
         return
-    commands = _commands_with(flag, parser)
+    commands = {name for name, each in parser.commands.items() if flag in each.flags}
     if not commands:
-        hint = _flag_suggestion(flag, flags_of(parser)) or "--help lists the commands."
+        hint = _flag_suggestion(flag, parser.flags) or "--help lists the commands."
         parser.error(f"{flag} does not exist; {hint}")
     example = next((arg for arg in args if arg in commands), min(commands))
     parser.error(f"{flag} is a flag of a command; write it after the command: `{parser.prog} {example} {flag}`")
-
-
-def _commands_with(flag: str, parser: argparse.ArgumentParser) -> set[str]:
-    return {name for name, each in subparsers(parser).items() if flag in flags_of(each)}
 
 
 def _missing_from(flags: Sequence[str], args: Iterable[str]) -> str | None:
@@ -138,17 +154,17 @@ def _nonexistent(flag: str, flags: Sequence[str]) -> str:
     return f"{flag} does not exist; {_flag_suggestion(flag, flags) or '--help lists the flags.'}"
 
 
-def prepared(parser: argparse.ArgumentParser, command: str | None, args: Sequence[str]) -> Sequence[str]:
+def prepared(parser: Parser, command: str | None, args: Sequence[str]) -> Sequence[str]:
     """Return the arguments with `--flag -1s` as `--flag=-1s`: argparse takes all that begins with a dash for a flag."""
-    chosen = subparsers(parser).get(command or "")
-    if not isinstance(chosen, Parser):
+    chosen = parser.commands.get(command or "")
+    if chosen is None:
         return args
     chosen.given = tuple(_with_negative_values(chosen, args))
     return chosen.given
 
 
-def _with_negative_values(parser: argparse.ArgumentParser, args: Iterable[str]) -> Iterator[str]:
-    takes_one = {option for action in parser._actions if action.nargs is None for option in action.option_strings}
+def _with_negative_values(parser: Parser, args: Iterable[str]) -> Iterator[str]:
+    takes_one = {option for action in parser.actions if action.nargs is None for option in action.option_strings}
     rest = deque(args)
     while rest and rest[0] != "--":
         arg = rest.popleft()
@@ -158,22 +174,11 @@ def _with_negative_values(parser: argparse.ArgumentParser, args: Iterable[str]) 
     yield from rest
 
 
-def flags_of(parser: argparse.ArgumentParser) -> list[str]:
-    """Return every flag of a parser, with its short forms."""
-    return [option for action in parser._actions for option in action.option_strings]
-
-
 def _flag_suggestion(given: str, flags: Sequence[str]) -> str:
     """Return `did you mean --X?`; empty if none is near. The dashes, which all flags share, make none similar."""
     by_name = {flag.lstrip("-"): flag for flag in flags if flag.startswith("--") or flag == given.lower()}
     near = difflib.get_close_matches(given.lstrip("-").lower(), by_name, n=1)
     return f"did you mean {by_name[near[0]]}?" if near else ""
-
-
-def subparsers(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
-    """Return the parsers of the commands, by name."""
-    action = next(each for each in parser._actions if isinstance(each, argparse._SubParsersAction))
-    return dict(action.choices)
 
 
 def duration(seconds: int) -> str:
@@ -215,6 +220,8 @@ def count(text: str) -> int:
 
 def directory(text: str) -> Path:
     """Parse a flag that names a directory."""
+    if text in ("json", "yaml", "text"):  # other commands' --output is a format
+        raise argparse.ArgumentTypeError(f"{text} is a format; name a directory, for example ./{text}")
     return _path(text, "a directory")
 
 

@@ -43,9 +43,9 @@ class Record:
     expr: str
 
 
-def rate(metric: str, window: str, *, by: str = ONE) -> str:
-    """Events of a counter per second, of each PDDeployment."""
-    return f"sum by ({by}) (rate({metric}[{window}]))"
+def rate(metric: str, window: str, *, by: str = ONE, before: str = "") -> str:
+    """Events of a counter per second, of each PDDeployment. `before`: how long ago the window ends."""
+    return f"sum by ({by}) (rate({metric}[{window}]{f' offset {before}' if before else ''}))"
 
 
 def total(metric: str) -> str:

@@ -32,11 +32,14 @@ _EXIST: Final = (
 )
 
 
-def share(part: str, of: str, most: float, minutes: int) -> str:
-    """The share of some events among others over some minutes, while it is above `most`, and they are not few."""
+def share(part: str, of: str, most: float, minutes: int, *, few: int = _FEW, before: str = "") -> str:
+    """The share of some events among others over some minutes, while it is above `most`, and they are more than `few`.
+
+    `before`: how long ago these minutes end.
+    """
     window = f"{minutes}m"
-    enough = f"{rate(part, window)} > {_FEW / (60 * minutes):.3g}"
-    return f"({rate(part, window)} / {rate(of, window)} > {most} and {enough})"
+    enough = f"{rate(part, window, before=before)} > {few / (60 * minutes):.3g}"
+    return f"({rate(part, window, before=before)} / {rate(of, window, before=before)} > {most} and {enough})"
 
 
 def gone(gauge: str) -> str:
@@ -55,9 +58,14 @@ _SERVES: Final = f"{total('pdx_build_info')} > 0"
 
 GATEWAY_DOWN: Final = Record("pdx:gateway_down", f"{gone('pdx_build_info')} and {_EXIST}")
 UNAVAILABLE: Final = Record(
-    "pdx:unavailable", f"({gone(_SERVERS)} and {_SERVES}) or {share(_FAILED, _ASKED, 0.5, 1)} or {_STUCK}"
+    "pdx:unavailable", f"({gone(_SERVERS)} and {_SERVES}) or {share(_FAILED, _ASKED, 0.75, 1)} or {_STUCK}"
 )
-ERRORS: Final = Record("pdx:errors", share(_FAILED, _ASKED, 0.05, 2))
+# Few failures that go on. Those of one crash are in both parts for less than a minute, and PDXErrors takes longer.
+FEW_ERRORS: Final = Record(
+    "pdx:few_errors",
+    f"{share(_FAILED, _ASKED, 0.02, 2, few=3)} and {share(_FAILED, _ASKED, 0.02, 2, few=3, before='2m')}",
+)
+ERRORS: Final = Record("pdx:errors", f"{share(_FAILED, _ASKED, 0.05, 2)} or max_over_time({FEW_ERRORS.name}[2m])")
 NOT_SPLITTING: Final = Record(
     "pdx:not_splitting",
     f"(({gone(_PREFILLS)} and {_SERVES}) "
@@ -140,7 +148,7 @@ NOT_AVAILABLE: Final = Record(
 DEGRADED: Final = Record("pdx:degraded", objects(_condition("Degraded", True)))
 
 STATES: Final = (
-    *(GATEWAY_DOWN, UNAVAILABLE, ERRORS, NOT_SPLITTING),
+    *(GATEWAY_DOWN, UNAVAILABLE, FEW_ERRORS, ERRORS, NOT_SPLITTING),
     *(_TPOT, _TPOT_BUSY, _TPOT_NORMAL, _TPOT_CHART, _TPOT_GOAL, SLOW_TOKENS),
     *(_TTFT, _TTFT_MEAN, _TTFT_BUSY, _TTFT_NORMAL, _TTFT_CHART, _TTFT_GOAL, SLOW_FIRST_TOKEN),
     *(FLAPPING, NOT_AVAILABLE, DEGRADED),

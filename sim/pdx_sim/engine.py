@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
+from functools import partial
 from typing import Any, Final, Self
 
 from aiohttp import web
@@ -35,6 +36,8 @@ from pdx_sim.transfer.push import PushConnector
 from pdx_sim.transfer.side_channel import Message, SideChannel
 from pdx_sim.transfer.storage import Storage, StorageConnector
 
+_SCALING: Final = "The model is currently scaling. Please try again later."
+_RETIRED: Final = "This data-parallel rank has been retired and is awaiting shutdown."
 _RESET: Final = struct.pack("ii", 1, 0)
 """SO_LINGER of zero seconds: a close sends RST."""
 _TICKS_PER_LEASE: Final = 30
@@ -62,15 +65,19 @@ class SimEngine:
         self.settings = settings
         self.counts = Counts()
         self.timings = Timings(settings.model, settings.kv_bytes_per_token)
-        at_once = {
+        at_once: dict[FaultKind, Callable[[float], None]] = {
             FaultKind.REFUSE: self._refuse,
             FaultKind.HANG_CORE: self._hang,
             FaultKind.BLOCK_TRANSFER: self._block,
+            FaultKind.SCALING: partial(self._scale, _SCALING),
+            FaultKind.RETIRED: partial(self._scale, _RETIRED),
         }
         self.faults = Faults(random.Random(settings.seed), at_once)  # noqa: S311 (a repeatable simulation)
         self.seen: deque[Seen] = deque(maxlen=settings.record)
         """The most recent generation requests, as they were received."""
         self.draining = False
+        self.scaling = ""
+        """What every request gets while ranks are added, or once this one was removed; empty: it serves."""
         self.dead = False
         """Whether a request has killed the EngineCore."""
         self.port = settings.port
@@ -121,6 +128,9 @@ class SimEngine:
         self.station.channel.block(seconds)
         if self.storage is not None:
             self.storage.block(seconds)
+
+    def _scale(self, text: str, seconds: float) -> None:
+        self.scaling = text if seconds else ""
 
     def die(self) -> None:
         """The EngineCore dies: what runs ends with an error, and every further request is refused."""

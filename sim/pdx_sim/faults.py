@@ -46,6 +46,11 @@ class FaultKind(StrEnum):
     BLOCK_TRANSFER = "block_transfer"
     """For `seconds`, the engine reaches neither the side channel of another engine nor the shared storage, as behind a
     firewall, so it moves no KV. Strikes when set, not by request."""
+    SCALING = "scaling"
+    """Answers 503 to whatever comes but /health, as vLLM while data-parallel ranks are added. Strikes when set, until
+    faults are cleared."""
+    RETIRED = "retired"
+    """The same, as a rank that was removed (vLLM 0.33). Strikes when set, until faults are cleared."""
     LONG_PREFILL = "long_prefill"
     """The prefill of the request takes `seconds`, whatever its length."""
     SLOW = "slow"

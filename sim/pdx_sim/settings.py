@@ -99,6 +99,8 @@ class SimSettings:
     version: str = "0.32.0"
     """vLLM's version, as /version answers it. Engines of another version refuse the KV handshake, and each has what
     this version has (`pdx_api.vllm.versions`)."""
+    bidirectional: bool = False
+    """D's answers have hand-off parameters, as with vLLM's `bidirectional_kv_xfer`. (D keeps no KV for them.)"""
     max_model_len: _Count = 4096
     """Longest prompt plus answer, in tokens."""
     answer_tokens: _Amount = 0

@@ -45,6 +45,15 @@ def requests(**outcomes: str) -> dict[str, str]:
     return {f'pdx_requests_total{{{_QWEN},outcome="{name}"}}': values for name, values in usual.items()}
 
 
+def waves(low: int, high: int) -> str:
+    """A counter that grows slowly for a minute, and then fast for one, again and again."""
+    value, values = 0, ["0"]
+    for sample in range(480):
+        value += high if sample // 4 % 2 else low
+        values.append(str(value))
+    return " ".join(values)
+
+
 def hanging(tokens: str) -> dict[str, str]:
     """Four open requests, and the tokens that engines have generated."""
     return {f"pdx_requests_in_flight{{{_QWEN}}}": "4x480", f"vllm:generation_tokens_total{{{_D}}}": tokens}
@@ -176,7 +185,8 @@ CASES: Final = (
     ),
     Case("PDXUnavailable", "no decode engine is warm", True, _NO_D),
     Case("PDXUnavailable", "decode engines are gone", True, endpoints(d="2x40 _x440")),
-    Case("PDXUnavailable", "most requests fail", True, endpoints() | requests(whole="0+4x480", unavailable="0+6x480")),
+    Case("PDXUnavailable", "most requests fail", True, endpoints() | requests(whole="0+1x480", unavailable="0+9x480")),
+    Case("PDXUnavailable", "six of ten fail", False, endpoints() | requests(whole="0+4x480", unavailable="0+6x480")),
     Case("PDXUnavailable", "all requests hang", True, endpoints() | hanging("7x480")),
     Case("PDXUnavailable", "requests get tokens", False, endpoints() | hanging("0+50x480")),
     Case("PDXUnavailable", "the first engines load", False, endpoints(p="0x480", d="0x480")),
@@ -184,6 +194,15 @@ CASES: Final = (
     Case("PDXUnavailable", "two requests fail", False, endpoints() | requests(unavailable="0x40 2x440")),
     Case("PDXErrors", "a tenth fails", True, endpoints() | requests(split="0+90x480", internal="0+10x480")),
     Case("PDXErrors", "one of a hundred fails", False, endpoints() | requests(split="0+99x480", internal="0+1x480")),
+    Case("PDXErrors", "three of a hundred fail", True, endpoints() | requests(split="0+97x480", internal="0+3x480"), 9),
+    Case(
+        *("PDXErrors", "about three quarters fail, now more, now fewer", True),
+        endpoints() | requests(split="0+5x480", unavailable=waves(10, 20)),
+    ),
+    Case(
+        *("PDXErrors", "a crash breaks some streams once", False),
+        *(endpoints() | requests(split="0+30x480", broken="0x60 20 40x420"), 19),
+    ),
     Case("PDXErrors", "all fail", False, endpoints() | requests(unavailable="0+10x480")),
     Case("PDXErrors", "clients are wrong", False, endpoints() | requests(split="0+50x480", refused="0+50x480")),
     Case("PDXNotSplitting", "no prefill engine is warm", True, _NO_P),

@@ -49,8 +49,19 @@ FAULTS: Final = (
         *("own-router", "the only decode engine behind a router that is not PDX's dies"),
         *("errors", "PDXNotAvailable"),
     ),
+    Fault(
+        *("half-gateway", "one of two gateways loses its way to the engines"),
+        *("errors, for the clients of this gateway", "PDXErrors"),
+    ),
+    Fault("slow-kv", "a hand-off of KV takes four seconds", "a long wait for the first token", "PDXSlowFirstToken"),
+    Fault(
+        *("slow-burn", "one of two decode engines breaks a few streams, again and again"),
+        *("a few answers that end too early", "PDXErrors"),
+    ),
+    Fault("nonsense", "a client sends wrong requests and hangs up", "only this client: errors of its own", ""),
     Fault("old", "a rollout takes two hours", "nothing yet", "PDXRolloutStuck"),
-    Fault("", "the operator does not reconcile a spec", "nothing yet", "PDXOperatorNotReconciling"),
+    Fault("pdx-system", "the operator does not reconcile a spec", "nothing yet", "PDXOperatorNotReconciling"),
+    Fault("pdx-team", "the operator is gone", "nothing yet", "PDXOperatorNotReconciling"),
 )
 
 

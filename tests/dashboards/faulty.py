@@ -16,23 +16,26 @@ from unittest.mock import patch
 
 from pdx_api.names import Order
 from pdx_proxy.config.settings import Limits, Verification
+from pdx_proxy.health.history import WINDOWS, _Speed
 from pdx_proxy.verification import record, suspension
 from pdx_sim import FaultKind
 from pdx_sim.settings import OnLoadFailure
 from scripts.alerts import rules_file
+from tests.dashboards import further
 from tests.dashboards.faults import FAULTS
+from tests.dashboards.inspection import Inspected, inspected, topped
 from tests.dashboards.scene import Act, Scene, block_transfers, object_summary, scene
 from tests.dashboards.server import Alertmanager, alertmanager, backfill, prometheus
 from tests.documents import ROOT
 
 Fired = tuple[str, str]
-"""Deployment (none for the operator's alerts), and alert."""
+"""Deployment, or the operator's namespace, and alert."""
 Cause = Callable[[Scene], Coroutine[Any, Any, None]]
 
 FASTER: Final = 25
 _UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _DURATION: Final = re.compile(
-    r"(?<=\[)(\d+)([smhd])(?=\])|(?<=for: )(\d+)([smhd])$|(?<=interval: )(\d+)([smhd])$", re.M
+    r"(?<=\[)(\d+)([smhd])(?=\])|(?<=offset )(\d+)([smhd])|(?<=for: )(\d+)([smhd])$|(?<=interval: )(\d+)([smhd])$", re.M
 )
 _ROOMY: Final = Limits(in_flight_per_decode=200, queued_requests=500, queue_seconds=60.0)
 _NORMAL: Final = {"pdx:first_token_seconds:busy": 0.6, "pdx:token_seconds:busy": 0.06}
@@ -97,24 +100,42 @@ class Broken:
     clients: int = 2
     conditions: Mapping[str, bool] = field(default_factory=dict)
     """What the operator reports after the fault; before it, the deployment is available and not degraded."""
+    gateways: int = 1
+    doctor: Sequence[str] = ()
+    """What `pdx doctor` reports at least: impact and cause. Empty: nothing, with code 0."""
 
 
 _BROKEN: Final = {"available": False, "degraded": True}
 _DEGRADED: Final = {"degraded": True}
 BROKEN: Final = {
     "healthy": Broken({"d": {"max_running": 8}}, None, 8),
-    "no-gateway": Broken({}, _kill_gateway, 2, _BROKEN),
-    "no-d": Broken({}, _kill_d, 2, _BROKEN),
-    "no-p": Broken({}, _kill_p, 2, _DEGRADED),
-    "one-p": Broken({"prefill": 2}, _kill_p, 2, _DEGRADED),
-    "slow-d": Broken({}, _slow_d),
-    "full": Broken({"d": {"max_running": 2}, "limits": Limits(queued_requests=500, queue_seconds=60.0)}, None, 16),
-    "blocked": Broken({}, block_transfers),
-    "blocked-fail": Broken({"d": {"on_load_failure": OnLoadFailure.FAIL}}, block_transfers),
-    "wrong-order": Broken({"d": {"order": Order.DECODE_FIRST}}),
-    "errors": Broken({"d": {"decode_token_seconds": 0.05}}, _break_streams, 12),
-    "partial": Broken({"prefill": 2}, _block_one),
-    "flapping": Broken({"prefill": 2}, _flap),
+    "no-gateway": Broken({}, _kill_gateway, 2, _BROKEN, doctor=("Unavailable", "GatewaySilent")),
+    "no-d": Broken({}, _kill_d, 2, _BROKEN, doctor=("Unavailable", "EngineUnhealthy")),
+    "no-p": Broken({}, _kill_p, 2, _DEGRADED, doctor=("NotSplitting", "EngineUnhealthy")),
+    "one-p": Broken({"prefill": 2}, _kill_p, 2, _DEGRADED, doctor=("EngineUnhealthy",)),
+    "slow-d": Broken({}, _slow_d, doctor=("TokensSlow",)),
+    "full": Broken(
+        {"d": {"max_running": 2}, "limits": Limits(queued_requests=500, queue_seconds=60.0)},
+        *(None, 16),
+        doctor=("FirstTokenLate", "QueueLong"),
+    ),
+    "blocked": Broken({}, block_transfers, doctor=("NotSplitting", "PortsBlocked")),
+    "blocked-fail": Broken(
+        {"d": {"on_load_failure": OnLoadFailure.FAIL}}, block_transfers, doctor=("NotSplitting", "HandoffFails")
+    ),
+    "wrong-order": Broken({"d": {"order": Order.DECODE_FIRST}}, doctor=("NotSplitting",)),
+    "errors": Broken({"d": {"decode_token_seconds": 0.05}}, _break_streams, 12, doctor=("RequestsFail", "EnginesFail")),
+    "partial": Broken({"prefill": 2}, _block_one, doctor=("PortsBlocked",)),
+    "flapping": Broken({"prefill": 2}, _flap, 6, doctor=("EngineFlapping",)),
+    "half-gateway": Broken({}, further.cut_off, 6, _DEGRADED, 2, ("RequestsFail", "EngineNotReached")),
+    "slow-kv": Broken({}, further.slow_kv, 6, doctor=("FirstTokenLate", "HandoffSlow")),
+    "slow-burn": Broken(
+        {"decode": 2, "d": {"decode_token_seconds": 0.05}},
+        further.lose_some_streams,
+        12,
+        doctor=("RequestsFail", "AnswersBreak"),
+    ),
+    "nonsense": Broken({}, further.send_nonsense),
 }
 """The deployments of the rig that serve requests, by their names in the table."""
 
@@ -153,12 +174,20 @@ def _pattern(line: str) -> str:
 class Rig:
     """Everything, started and warm."""
 
-    def __init__(self, scenes: Mapping[str, Scene], manager: Alertmanager, seconds: float) -> None:
-        self._scenes, self._manager, self._seconds = scenes, manager, seconds
+    def __init__(
+        self, scenes: Mapping[str, Scene], manager: Alertmanager, seconds: float, interval: float = 0.0
+    ) -> None:
+        """`interval`: seconds between two samples of `pdx top`; 0: it does not run."""
+        self._scenes, self._manager, self._seconds, self._interval = scenes, manager, seconds, interval
+        self._admins = {name: [f"http://{each.admin}" for each in scene.gateways] for name, scene in scenes.items()}
         self.stall = 0.0
         """The longest time for which the machine ran nothing of this, in seconds."""
         self.confirmed: Mapping[str, str] = {}
         """What each runbook's command shows that its page does not, by deployment: empty if all is there."""
+        self.found: Mapping[str, Inspected] = {}
+        """What `pdx doctor` reports, by deployment."""
+        self.shown: Mapping[str, Sequence[str]] = {}
+        """The problems that `pdx top` shows, by deployment."""
 
     async def run(self, quiet: float) -> dict[Fired, float]:
         """Load all deployments for a while, then break them; the alerts, with the seconds after the fault."""
@@ -168,15 +197,25 @@ class Rig:
         assert not self._manager.fired, f"before any fault: {self._manager.fired}"
         self._report(after=True)
         causes = [asyncio.create_task(b.cause(self._scenes[n])) for n, b in BROKEN.items() if b.cause is not None]
+        causes.append(asyncio.create_task(self._scenes["nonsense"].end_operator()))
         began = time.time()
         try:
             await self._manager.wait(self._seconds)
-            self.confirmed = {name: await confirmed(scene, alert_of(name)) for name, scene in self._scenes.items()}
+            await self._inspect()
         finally:
             for task in (*loads, *causes):
                 task.cancel()
             await asyncio.gather(*loads, *causes, return_exceptions=True)
         return {alert: max(0.0, when - began) for alert, when in self._manager.fired.items()}
+
+    async def _inspect(self) -> None:
+        lines = await asyncio.gather(*(confirmed(scene, alert_of(name)) for name, scene in self._scenes.items()))
+        found = await asyncio.gather(*(inspected(admins) for admins in self._admins.values()))
+        tops = [topped(admins, self._interval) for admins in self._admins.values() if self._interval]
+        shown = await asyncio.gather(*tops)
+        self.confirmed = dict(zip(self._scenes, lines, strict=True))
+        self.found = dict(zip(self._scenes, found, strict=True))
+        self.shown = dict(zip(self._scenes, shown, strict=False))
 
     def report_before(self) -> None:
         """What the operator reports while all is well."""
@@ -213,23 +252,39 @@ async def rig(folder: Path, seconds: float, faster: float = FASTER, every: float
             settings = {**usual, **broken.settings}
             settings |= {"p": _PATIENT_P, "d": {**_PATIENT_D, **settings.get("d", {})}}
             scenes[name] = await stack.enter_async_context(scene(name, warm=name != "wrong-order", **settings))
+            if broken.gateways > 1:
+                await stack.enter_async_context(further.second_gateway(scenes[name]))
+            for gateway in scenes[name].gateways:
+                gateway.history._speeds.extend([_Speed(*_NORMAL.values())] * WINDOWS)
         targets = [target for each in scenes.values() for target in each.engines_and_gateway]
-        targets += scenes["healthy"].targets[-1:]
+        targets += [scenes["healthy"].operator("pdx-system"), scenes["nonsense"].operator("pdx-team")]
         past = {(metric, name): value for metric, value in _NORMAL.items() for name in scenes}
         await backfill(folder, past, 86400 / faster)
         manager = await stack.enter_async_context(alertmanager(folder))
-        found = Rig(scenes, manager, seconds)
+        found = Rig(scenes, manager, seconds, 0.0 if faster > 1 else every)
         found.report_before()
         rules = {"pdx.rules.yaml": hurried(rules_file(), faster)}
         await stack.enter_async_context(prometheus(folder, targets, rules, every, manager.address))
         yield found
 
 
+def misjudged(found: Mapping[str, Inspected], shown: Mapping[str, Sequence[str]]) -> Sequence[str]:
+    """Where `pdx doctor` and `pdx top` report something else than expected, in sentences."""
+    wrong = []
+    for name, report in found.items():
+        expected = BROKEN[name].doctor
+        if report.code != bool(expected) or not set(expected) <= set(report.causes):
+            wrong.append(f"{name}: doctor ends with {report.code} and reports {report.causes}")
+        if expected and not shown.get(name, ["not run"]):
+            wrong.append(f"{name}: top shows no problem")
+    return wrong
+
+
 def wrong(seen: Mapping[Fired, float], minute: float | None = None) -> Sequence[str]:
     """What differs from the table, in sentences. `minute`: seconds of a minute, to check when alerts fired."""
     expected = expected_alerts()
-    found = [f"{name or 'operator'}: {alert} did not fire" for name, alert in sorted(expected - set(seen))]
-    found += [f"{name or 'operator'}: {alert} fired" for name, alert in sorted(set(seen) - expected)]
+    found = [f"{name}: {alert} did not fire" for name, alert in sorted(expected - set(seen))]
+    found += [f"{name}: {alert} fired" for name, alert in sorted(set(seen) - expected)]
     for fault in FAULTS:
         when = seen.get((fault.name, fault.alert), 0.0)
         if minute is not None and when > fault.minutes * minute:

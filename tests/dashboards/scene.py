@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -17,6 +17,7 @@ from pdx_operator.app.metrics import Metrics
 from pdx_operator.app.object_summary import ObjectSummary
 from pdx_proxy.config.settings import Health, Limits, Verification
 from pdx_proxy.health import engine_scraper
+from pdx_proxy.process.control import Control
 from pdx_sim import FaultKind, SimEngine, SimSettings
 from pdx_sim.settings import OnLoadFailure
 from tests.component.harness import Shape, World, spec_of
@@ -54,25 +55,41 @@ class Act:
 class Scene:
     """Owner of everything that is scraped."""
 
-    def __init__(self, name: str, world: World, metrics: Metrics, operator: str) -> None:
+    def __init__(
+        self,
+        name: str,
+        world: World,
+        metrics: Metrics,
+        operator: str,
+        end_operator: Callable[[], Coroutine[Any, Any, None]],
+    ) -> None:
         self.name = name
         self.world = world
         self.metrics = metrics
         self._operator = operator
+        self.end_operator = end_operator
         self.summaries = {
             "default/qwen": object_summary(),
             "default/llama": object_summary(ready=False, since=time.time() - 5),
         }
         """The objects of the operator, by their condition summaries."""
         metrics.add_objects(lambda: self.summaries)
+        self.others: list[Control] = []
+        """Further gateways for the same engines."""
+        self.relays: list[Callable[[], None]] = []
+        """Each cuts one way of a further gateway to an engine."""
         self.played: list[tuple[str, float, float]] = []
         """Acts with begin and end, in Unix seconds."""
 
     @property
     def targets(self) -> list[Target]:
         """With the labels that the chart's PodMonitors and ServiceMonitor give."""
-        operator = {"namespace": "pdx-system", "pod": "pdx-operator-0", "service": "pdx-operator"}
-        return [*self.engines_and_gateway, Target(self._operator, "pdx-operator", operator)]
+        return [*self.engines_and_gateway, self.operator("pdx-system")]
+
+    def operator(self, namespace: str) -> Target:
+        """This scene's operator."""
+        labels = {"namespace": namespace, "pod": "pdx-operator-0", "service": "pdx-operator"}
+        return Target(self._operator, "pdx-operator", labels)
 
     @property
     def engines_and_gateway(self) -> list[Target]:
@@ -82,9 +99,16 @@ class Scene:
         for engine, pod in named(self.name, self.world):
             more = {"pod": pod, "container": "engine", "endpoint": "http", "pdx_dev_role": engine.settings.role.value}
             targets.append(Target(f"127.0.0.1:{engine.port}", "pdx-system/pdx-engines", {**own, **more}))
-        more = {"pod": f"{self.name}-gateway-0", "container": "gateway", "endpoint": "admin", "pdx_dev_role": "gateway"}
-        address = str(self.world.gateway.admin)
-        return [*targets, Target(address, "pdx-system/pdx-gateways", {**own, **more}, honor_labels=True)]
+        more = {"container": "gateway", "endpoint": "admin", "pdx_dev_role": "gateway"}
+        for number, gateway in enumerate(self.gateways):
+            labels = {**own, **more, "pod": f"{self.name}-gateway-{number}"}
+            targets.append(Target(str(gateway.admin), "pdx-system/pdx-gateways", labels, honor_labels=True))
+        return targets
+
+    @property
+    def gateways(self) -> list[Control]:
+        """The gateways; AssertionError once the first one is gone."""
+        return [self.world.gateway, *self.others]
 
     async def play(self, acts: Sequence[Act]) -> None:
         """One act after the other."""
@@ -114,6 +138,7 @@ class Scene:
 
     async def _send(self, number: int) -> None:
         """Mostly split streams; some requests are whole, refused, or abandoned by their client."""
+        url = f"http://{self.gateways[number % len(self.gateways)].listen}{Shape().path}"
         more: dict[str, Any] = {"prompt": _PROMPT[number % 40 :], "tokens": 12 + number % 12}
         match number % 16:
             case 3:
@@ -123,10 +148,10 @@ class Scene:
             case 11:
                 with suppress(TimeoutError):
                     async with asyncio.timeout(0.06):
-                        await self.world.complete(Shape(stream=True), **more)
+                        await self.world.call("POST", url, Shape(stream=True).body(**more))
                 return
         body = Shape(stream=number % 4 != 0).body(more.pop("prompt"), more.pop("tokens")) | more
-        reply = await self.world.call("POST", f"{self.world.url}{Shape().path}", body)
+        reply = await self.world.call("POST", url, body)
         if reply.status == 503:
             await asyncio.sleep(0.2)  # a patient client would wait for Retry-After
 
@@ -192,15 +217,15 @@ async def scene(
             **{"endpoints": specs, "limits": LIMITS, "health": health, "verification": Verification(0.5), **gateway},
         )
         metrics = Metrics(time.time)
-        async with _page(metrics) as address:
-            yield Scene(name, world, metrics, address)
+        async with _page(metrics) as (address, end):
+            yield Scene(name, world, metrics, address, end)
     finally:
         in_short_rounds.stop()
         await world.close()
 
 
 @asynccontextmanager
-async def _page(metrics: Metrics) -> AsyncIterator[str]:
+async def _page(metrics: Metrics) -> AsyncIterator[tuple[str, Callable[[], Coroutine[Any, Any, None]]]]:
     async def render(_: web.Request) -> web.Response:
         return web.Response(body=metrics.render(), content_type="text/plain")
 
@@ -211,7 +236,7 @@ async def _page(metrics: Metrics) -> AsyncIterator[str]:
     try:
         site = web.TCPSite(runner, "127.0.0.1", 0)
         await site.start()
-        yield f"127.0.0.1:{runner.addresses[0][1]}"
+        yield f"127.0.0.1:{runner.addresses[0][1]}", runner.cleanup
     finally:
         await runner.cleanup()
 

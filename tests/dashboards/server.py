@@ -124,14 +124,14 @@ class Alertmanager:
     def __init__(self, address: str) -> None:
         self.address = address
         self.fired: dict[tuple[str, str], float] = {}
-        """Deployment and alert, with the time of the first message (Unix seconds)."""
+        """Deployment (or the operator's namespace) and alert, with the time of the first message (Unix seconds)."""
 
     async def receive(self, request: web.Request) -> web.Response:
         """Take one message of the webhook."""
         for alert in (await request.json())["alerts"]:
             labels = alert["labels"]
             assert "<error" not in str(alert["annotations"]), "a template does not work"
-            key = labels.get("pdx_dev_deployment", ""), labels["alertname"]
+            key = labels.get("pdx_dev_deployment") or labels["namespace"], labels["alertname"]
             self.fired.setdefault(key, time.time())
         return web.Response()
 

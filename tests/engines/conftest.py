@@ -19,8 +19,8 @@ from tests.engines.support import mooncake
 from tests.engines.support.harness import Engine, Gateway, gateway, running, tiny_spec
 
 os.environ["UCX_NET_DEVICES"] = "lo"
-"""UCX may choose any device of the machine otherwise. That of a test cluster goes with the cluster, and KV then never moves
-again between the two engines, without an error."""
+"""UCX may choose any device of the machine otherwise. That of a test cluster goes with the cluster, and KV then never
+moves again between the two engines, without an error."""
 LOG_LINES = 40
 """Lines of each log that a failed test shows."""
 

@@ -1,6 +1,5 @@
 """Every field, flag, metric, condition and reason that docs, alerts or dashboards name exists."""
 
-import argparse
 import ast
 import json
 import re
@@ -16,7 +15,6 @@ from pdx_api.connectors import CONNECTORS
 from pdx_api.rules.spec_rules import OWNED_FLAGS, REFUSED_FLAGS, SHARED_FLAGS
 from pdx_api.vllm.assumptions import assumptions
 from pdx_cli.main import parser_of
-from pdx_cli.usage import subparsers
 from scripts.alerts import rules_file
 from tests.documents import ROOT
 from tests.unit.test_metric_tables import PROGRAMS
@@ -125,16 +123,12 @@ def test_every_field_exists(page: Path | str) -> None:
 @cache
 def flags() -> set[str]:
     """Every flag of PDX's programs, and vLLM's flags that PDX knows by name."""
-
-    def options(parser: argparse.ArgumentParser) -> Iterator[str]:
-        yield from (option for action in parser._actions for option in action.option_strings)
-
     pdx, _ = parser_of((), "pdx", complete=True)
-    found = {*options(pdx), *OWNED_FLAGS, *REFUSED_FLAGS, *SHARED_FLAGS, *EXTERNAL_FLAGS}
+    found = {*pdx.flags, *OWNED_FLAGS, *REFUSED_FLAGS, *SHARED_FLAGS, *EXTERNAL_FLAGS}
     for each in (each for each in assumptions() if each.kind == "flag"):
         found |= {each.name, *(each.value if isinstance(each.value, list) else ())}
-    for command in subparsers(pdx).values():
-        found |= set(options(command))
+    for command in pdx.commands.values():
+        found |= set(command.flags)
     for folder in (*CODE, "cluster", "images", "benchmarks", "scripts", "tests"):  # their parsers, and vLLM's flags
         for path in (ROOT / folder).rglob("*.py"):
             found |= set(re.findall(r"[\"' ](--[a-z][a-z-]+)", path.read_text(encoding="utf-8")))

@@ -92,6 +92,8 @@ class Connector:
     """Its settings, and the rules that an object with this connector must fulfil."""
     recomputes: bool = False
     """Whether D computes KV that does not arrive, whatever `spec.kvTransfer.onLoadFailure` is."""
+    versioned: bool = False
+    """Whether P and D exchange KV only if their vLLM has the same version of the connector."""
     wiring: int = 1
     """The number of its wiring: one more with each change after which P and D, or an engine and its side services,
     of the two versions do not work together. Engines with different numbers never pair."""

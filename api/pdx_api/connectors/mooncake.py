@@ -80,6 +80,7 @@ class Mooncake(Connector):
     orders: tuple[Order, ...] = (Order.CONCURRENT, Order.PREFILL_FIRST, Order.DECODE_FIRST)
     port_names: Mapping[str, int] = field(default_factory=lambda: {BOOTSTRAP: BOOTSTRAP_PORT}, hash=False)
     checks: Checks = CHECKS
+    versioned: bool = True
 
     def engine(self, role: Role, order: Order, site: Site, config: Mapping[str, Any]) -> EngineWiring:
         """Only P opens the bootstrap. Its workers choose free ports."""

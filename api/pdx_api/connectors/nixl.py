@@ -161,6 +161,7 @@ class Nixl(Connector):
     orders: tuple[Order, ...] = (Order.PREFILL_FIRST, Order.DECODE_FIRST, Order.CONCURRENT)
     port_names: Mapping[str, int] = field(default_factory=lambda: {SIDE_CHANNEL: SIDE_CHANNEL_PORT}, hash=False)
     checks: Checks = _CHECKS
+    versioned: bool = True
 
     def engine(self, role: Role, order: Order, site: Site, config: Mapping[str, Any]) -> EngineWiring:
         """The side channel binds the address that it sends to peers: the pod's, never a wildcard."""

@@ -6,8 +6,9 @@ from typing import Any
 from pydantic import ValidationError
 
 from pdx_api.names import API_VERSION, KIND
-from pdx_api.spec.messages import Problem, did_you_mean, problems, shown
+from pdx_api.spec.messages import Problem, problems
 from pdx_api.spec.types import PDDeployment
+from pdx_api.words import did_you_mean, shown
 
 
 class InvalidDeploymentError(ValueError):

@@ -31,6 +31,9 @@ class Abilities:
     """Whether MooncakeStore has `store_tp_size`."""
     answers_hits: bool = True
     """Whether P answers the hits of its prefix cache for D's usage (`remote_prefill_cached_tokens`)."""
+    ends_silently: bool = False
+    """Whether a completion's stream ends with `[DONE]` alone if its KV failed to load, instead of an error event
+    (openai/completion/serving.py, `completion_stream_generator`; from 0.32 on it raises before it skips an output)."""
     registers: bool = False
     """Whether P answers the generation of its registered memory (`remote_registration_generation`)."""
     null_params: bool = False
@@ -48,10 +51,10 @@ class Abilities:
 VERSIONS: Final = {
     each.version: each
     for each in (
-        Abilities("0.28", nixl=7, context_parallel=False, store_tensor=False, answers_hits=False),
-        Abilities("0.29", nixl=9, store_tensor=False, answers_hits=False),
-        Abilities("0.30", nixl=11, answers_hits=False),
-        Abilities("0.31", nixl=13),
+        Abilities("0.28", nixl=7, context_parallel=False, store_tensor=False, answers_hits=False, ends_silently=True),
+        Abilities("0.29", nixl=9, store_tensor=False, answers_hits=False, ends_silently=True),
+        Abilities("0.30", nixl=11, answers_hits=False, ends_silently=True),
+        Abilities("0.31", nixl=13, ends_silently=True),
         Abilities("0.32", nixl=14),
         Abilities(
             "0.33",
@@ -106,6 +109,15 @@ def abilities(version: str) -> Abilities:
     if known is not None:
         return known
     return NEWEST if _order(version) > _order(NEWEST.version) else OLDEST
+
+
+def wire(version: str) -> str:
+    """What the versions of P and D must have in common, so that vLLM's own connectors exchange KV; empty: unknown.
+
+    It is the version of the connector, and of a version that PDX does not know the version itself.
+    """
+    known = VERSIONS.get(minor(version))
+    return str(known.nixl) if known is not None else minor(version)
 
 
 def warning(version: str) -> str:

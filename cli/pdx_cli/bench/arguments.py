@@ -7,11 +7,10 @@ from typing import Any, Final
 
 from pdx_cli import usage
 from pdx_cli.bench import options
-from pdx_cli.bench.load.connection import Server
 from pdx_cli.errors import InputError
 from pdx_cli.inputs import target
 from pdx_cli.inputs.times import duration
-from pdx_cli.local.layout import EngineKind
+from pdx_cli.local.engines import EngineKind
 
 _DEFAULTS: Final[Mapping[str, Any]] = {
     "scale_tokens": 1.0,
@@ -38,10 +37,9 @@ _MEASURED: Final = (
 
 def add(parser: argparse.ArgumentParser) -> None:
     """Add them to the parser of the command."""
-    target.add_arguments(parser)
-    # A file is a target here.
-    _positional(parser).type = usage.text("name a PDDeployment, a YAML file or a URL, or leave NAME out")
-    _positional(parser).help = (
+    positional = target.add_arguments(parser)  # a file is a target here
+    positional.type = usage.text("name a PDDeployment, a YAML file or a URL, or leave NAME out")
+    positional.help = (
         "name of the PDDeployment, a YAML file to run on this machine, or the URL of any OpenAI-compatible server "
         "(default: the only PDDeployment)"
     )
@@ -60,10 +58,6 @@ def add(parser: argparse.ArgumentParser) -> None:
     _add_load(parser.add_argument_group("load"))
     _add_comparison(parser.add_argument_group("comparison"))
     _add_measurement(parser.add_argument_group("measurement"))
-
-
-def _positional(parser: argparse.ArgumentParser) -> argparse.Action:
-    return next(action for action in parser._actions if not action.option_strings)
 
 
 def _add_load(group: Any) -> None:
@@ -191,6 +185,9 @@ def _add_measurement(group: Any) -> None:
     group.add_argument(
         "--output", type=usage.directory, metavar="DIR", help="directory of the results (default: bench-NAME-TIME)"
     )
+    group.add_argument(
+        "-y", "--yes", action="store_true", help="send the load to a PDDeployment of a cluster without asking"
+    )
 
 
 def check(args: argparse.Namespace) -> None:
@@ -213,6 +210,8 @@ def check(args: argparse.Namespace) -> None:
     if args.advise and args.output:
         raise InputError("--advise writes no files; leave out --output.")
     if args.url:
+        from pdx_cli.bench.load.connection import Server  # not for --help
+
         Server.of(args.url)
 
 
@@ -248,6 +247,12 @@ def _given(args: argparse.Namespace, names: Iterable[str]) -> list[str]:
     """Return the flags whose values are not the defaults."""
     found = [name for name in names if (value := getattr(args, name)) and value != _DEFAULTS.get(name)]
     return ["--name" if name == "object" else f"--{name.replace('_', '-')}" for name in found]
+
+
+def names_a_server(args: argparse.Namespace) -> bool:
+    """Whether nothing is to be looked up: a report, a file, or a server by its URL, perhaps with its admin port."""
+    name = args.name or ""
+    return args.report is not None or "://" in name or is_file(name) or bool(args.admin and args.url)
 
 
 def is_file(name: str) -> bool:

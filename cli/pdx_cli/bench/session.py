@@ -49,6 +49,7 @@ class Session:
     model: str = ""
     _files: ResultDirectory | None = None
     _current: ArmRun | None = None
+    _announced: bool = False
     _date: str = field(default_factory=lambda: time.strftime("%Y-%m-%dT%H:%M:%S%z"))
 
     @property
@@ -63,7 +64,10 @@ class Session:
         return self._files is not None
 
     def announce(self) -> None:
-        """Print what will be done, and about how long it takes."""
+        """Print once what will be done, and about how long it takes."""
+        if self._announced:
+            return
+        self._announced = True
         arms = f"{self.arms} arms, " if self.arms > 1 else ""
         report(
             f"{self.plan.load.name}; SLO: {self.plan.slo}. {arms}{counted(self.plan.repeats, 'repeat')}, about "
@@ -76,6 +80,7 @@ class Session:
         report(f"{arm.name}: first requests, which are not counted")
         first = await self._first(target)
         self.model = first.shape.model
+        self.announce()
         rate = self.request.start_rate or start_rate(first.ttft, first.latency, arm.prefill or arm.aggregated)
         report(f"  alone: TTFT {1000 * first.ttft:.0f} ms, whole answer {first.latency:.2f} s")
 

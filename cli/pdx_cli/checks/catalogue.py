@@ -3,10 +3,13 @@
 from typing import Final
 
 from pdx_cli.checks.clients import (
+    broken_answers,
     failed_requests,
     failing_engines,
+    flapping_engines,
     full_queue,
     late_answers,
+    slow_phases,
     unanswered_clients,
     whole_requests,
 )
@@ -74,7 +77,10 @@ CHECKS: Final[tuple[Check, ...]] = (
     gateways_without_endpoints,
     recomputed_prompts,
     full_queue,
+    slow_phases,
     failing_engines,
+    broken_answers,
+    flapping_engines,
     lost_handoffs,
     unsplit_requests,
     hybrid_models,

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from pdx_api.names import Mode, Role
+from pdx_api.names import Mode, Order, Role
 from pdx_cli.checks.findings import Finding, Severity, listed, log_of, wrong
 from pdx_cli.sources.experience import (
     CLIENT_LIMIT,
@@ -12,6 +12,7 @@ from pdx_cli.sources.experience import (
     experience_of,
     gateway_objectives,
     limits_of,
+    longest_part,
     never_splits,
     spec_objectives,
     spoken,
@@ -23,8 +24,8 @@ _MEANINGS: Final[Mapping[str, str]] = {
     "shed": "were refused because of a limit",
     "unavailable": "got no answer from any engine",
     "broken": "lost their engine during the answer",
-    "idle": "got no more events during the answer",
-    "expired": "exceeded the total time",
+    "idle": "got no more events during the answer (spec.routing.deadlines.idleSeconds)",
+    "expired": "exceeded spec.routing.deadlines.totalSeconds",
     "exhausted": "found the gateway at its own limits",
     "internal": "failed in the gateway",
 }
@@ -49,11 +50,14 @@ _ATTEMPTS: Final[Mapping[str, str]] = {
     "local": "found the gateway at its own limits",
 }
 """Reason (`pdx_proxy.http.upstream.failures`) -> what happened to the attempts."""
+_ANSWER: Final = (Role.DECODE, Role.AGGREGATED)
+"""Roles of the engines that answer clients."""
 _SUSPECT: Final = "Suspect"
 """State of an engine that serves only while no other one can answer."""
 _QUEUE_SHARE: Final = 0.5
 """Of the longest wait in the queue: a longer median wait is a finding."""
 _LEAST_WAITS: Final = 3
+_LEAST_RESTARTS: Final = 2
 _LEAST_SPLITS: Final = 0.5
 """Share of the requests that must be served whole before a finding says so."""
 
@@ -73,8 +77,10 @@ def unanswered_clients(observation: Observation) -> Iterator[Finding]:
     silent = silent or (deployed is not None and deployed.replicas > 0 and not deployed.ready)
     if not states and (silent or "gateway" in {process.name for process in observation.dead}):
         yield impact("Clients get no answer: no gateway answers", "Unavailable")
-    elif _is_used(states) and not _serving(observation, Role.DECODE, Role.AGGREGATED):
+    elif _is_used(states) and not _serving(observation, *_ANSWER):
         yield impact("Every request fails: no engine that can answer clients serves", "Unavailable")
+    elif _is_used(states) and all(e.get("state") == _SUSPECT for e in _serving(observation, *_ANSWER)):
+        yield impact("Requests hang or fail: every engine that can answer clients has failed", "Unavailable")
 
 
 def failed_requests(observation: Observation) -> Iterator[Finding]:
@@ -112,6 +118,69 @@ def late_answers(observation: Observation) -> Iterator[Finding]:
             "TokensSlow",
             _slow_remedy(observation, {names.get(name, name) for name in slow}, len(seen.tpot)),
         )
+
+
+_WAITS: Final[Mapping[str, tuple[str, str, str]]] = {
+    "to_prefill": (
+        "PrefillConnectSlow",
+        "to select and reach a prefill engine",
+        "Compare the CPU of the gateways with its limit, and check the network to the prefill engines.",
+    ),
+    "prefill": (
+        "PrefillSlow",
+        "for the prefill engine's answer",
+        "Add prefill engines (spec.prefill.replicas). If `pdx top` shows no queue at them (WAIT), prompts are longer "
+        "than usual, or an engine is slow.",
+    ),
+    "handoff": (
+        "HandoffSlow",
+        "from the prefill engine's answer to the decode engine's first token",
+        "If `pdx top` shows no queue at decode engines (WAIT), the transfer of KV is slow: without RDMA, UCX uses TCP. "
+        "Check engine.rdma, UCX_TLS, UCX_NET_DEVICES and the nodes' network. Until it is repaired, "
+        "spec.routing.split: Never avoids the transfer.",
+    ),
+}
+"""Phase between queue and first token -> the cause, what half of the requests waited for, the remedy."""
+
+
+def slow_phases(observation: Observation) -> Iterator[Finding]:
+    """First tokens come late, without a long queue, and most of the wait is one phase."""
+    if not late_first_token(observation) or any(finding.cause == "QueueLong" for finding in full_queue(observation)):
+        return
+    pushes = any(e.get("order") not in (None, Order.PREFILL_FIRST) for e in observation.endpoints)
+    if (longest := longest_part(experience_of(_states(observation)), pushes=pushes)) is not None:
+        name, seconds = longest
+        cause, what, remedy = _WAITS[name]
+        yield wrong(cause, f"Most of the time to first token is one wait: {spoken(seconds)} {what}", remedy)
+
+
+def flapping_engines(observation: Observation) -> Iterator[Finding]:
+    """An engine was ejected and warmed up again, more than once in the last minutes."""
+    seen = experience_of(_states(observation))
+    for name, count in seen.restarts.items():
+        if count >= _LEAST_RESTARTS:
+            pod, log = _engine_of(observation, name)
+            yield wrong("EngineFlapping", f"{pod} failed and recovered {count} times in {seen.period}", log)
+
+
+def broken_answers(observation: Observation) -> Iterator[Finding]:
+    """So many requests fail that clients notice, and most of the answers that broke were one engine's."""
+    seen = experience_of(_states(observation))
+    total = sum(seen.broken.values())
+    if not seen.fails or total < LEAST_FAILURES:
+        return
+    worst = max(seen.broken, key=seen.broken.__getitem__)
+    if seen.broken[worst] > total / 2:
+        pod, log = _engine_of(observation, worst)
+        sentence = f"{seen.broken[worst]:,} of the {total:,} answers of {seen.period} that broke were those of {pod}"
+        yield wrong("AnswersBreak", sentence, log)
+
+
+def _engine_of(observation: Observation, name: str) -> tuple[str, str]:
+    """Return the pod of an engine that a gateway names, and where its log is."""
+    pod = next((str(e["pod"]) for e in observation.endpoints if e.get("name") == name and e.get("pod")), name)
+    engine = next((e for e in observation.engines if e.name == pod), None)
+    return pod, log_of(engine.log_source, engine.log) if engine is not None else log_of("", "")
 
 
 def _slow_remedy(observation: Observation, slow: set[str], number: int) -> str:
@@ -155,7 +224,7 @@ def late_first_token(observation: Observation) -> bool:
 
 def _full(observation: Observation) -> str:
     """Return that all serving engines that answer clients have as many requests as they may; else nothing."""
-    served = [e for e in _serving(observation, Role.DECODE, Role.AGGREGATED) if e.get("limit") is not None]
+    served = [e for e in _serving(observation, *_ANSWER) if e.get("limit") is not None]
     if not served or any((e.get("inFlight") or 0) < int(e["limit"]) for e in served):
         return ""
     have, may = sum(e.get("inFlight") or 0 for e in served), sum(int(e["limit"]) for e in served)

@@ -11,10 +11,18 @@ from pdx_cli.checks.engines import connector_off, lacks_connector
 from pdx_cli.checks.findings import Finding, Severity, log_of, shortened, wrong
 from pdx_cli.checks.transfer import MIN_SPLIT, broken_pairs, bursts_of, has_received, open_ports, outcomes_of
 from pdx_cli.sources.experience import never_splits
-from pdx_cli.sources.observation import Body, Observation
+from pdx_cli.sources.figures import WARM
+from pdx_cli.sources.observation import Body, Gateway, Observation
 
 _TEMPORARY: Final = r"waits for|no decode|has restarted|not been warmed"
 """Reasons of an endpoint that pass by themselves, or that another finding explains."""
+_HANGS: Final = r"no answer within|no progress"
+
+_UNREADY: Final = {
+    "Paused": ("EnginePaused", "It is used again as soon as it serves. Nothing counts as its failure."),
+    "Retired": ("RankRetired", "End its process: no request reaches it any more."),
+}
+"""State of an engine that accepts no request by its own answer -> the cause, and the remedy."""
 
 
 def silent_gateways(observation: Observation) -> Iterator[Finding]:
@@ -47,18 +55,23 @@ def unused_endpoints(observation: Observation) -> Iterator[Finding]:
     unready = {pod.name for pod in observation.pods if not pod.ready} | observation.down
     bare = {engine.name for engine in observation.engines if lacks_connector(engine)}
     reported: set[str] = set()
-    for endpoint in observation.endpoints:
-        name, reason = _name(endpoint), str(endpoint.get("reason") or "")
-        if endpoint.get("state") == "Warm" or not reason or name in (reported | unready | bare):
-            continue
-        reported.add(name)
-        finding = _unused(observation, endpoint, name, reason)
-        if finding is not None:
-            yield finding
+    for gateway in observation.gateways:
+        for endpoint in (gateway.state or {}).get("endpoints") or ():
+            name, reason = _name(endpoint), str(endpoint.get("reason") or "")
+            if endpoint.get("state") == WARM or not reason or name in (reported | unready | bare):
+                continue
+            reported.add(name)
+            finding = _unused(observation, gateway, endpoint, reason)
+            if finding is not None:
+                yield finding
 
 
-def _unused(observation: Observation, endpoint: Body, name: str, reason: str) -> Finding | None:
-    role = endpoint.get("role")
+def _unused(observation: Observation, gateway: Gateway, endpoint: Body, reason: str) -> Finding | None:
+    role, name = endpoint.get("role"), _name(endpoint)
+    users = [each.name for each in observation.gateways if _uses(each, name)]
+    if endpoint.get("state") in _UNREADY:
+        cause, remedy = _UNREADY[endpoint["state"]]
+        return Finding(Severity.NOTE, cause, f"The {role} engine {name} {shortened(reason)}", remedy)
     log = next((log_of(e.log_source, e.log) for e in observation.engines if e.name == name), log_of("", ""))
     if "without kv_transfer_params" in reason:
         return connector_off(
@@ -76,7 +89,8 @@ def _unused(observation: Observation, endpoint: Body, name: str, reason: str) ->
         why = why.removeprefix(f"{peer}: ")
         sentence = f"No hand-off succeeds from the prefill engine {name} to the decode engine {peer}: {why}"
         return wrong(Cause.HANDOFF, sentence, _handoff_remedy(observation, endpoint, reason))
-    sentence = f"The gateway does not use the {role} engine {name}: {why}"
+    who = f"The gateway {gateway.name}, unlike {users[0]}," if users else "The gateway"
+    sentence = f"{who} does not use the {role} engine {name}: {why.removeprefix(f'{name}: ')}"
     if re.search(r"\b401\b|Unauthorized", reason):
         remedy = "Gateway and engine have different API keys: restart the one that has read the older Secret."
         if "the gateway has none" in reason:
@@ -86,8 +100,18 @@ def _unused(observation: Observation, endpoint: Body, name: str, reason: str) ->
         blocked = f"no NetworkPolicy or service mesh blocks the gateway from its port {ENGINE_PORT}"
         if observation.is_local:
             blocked = f"the gateway reaches {endpoint.get('url') or name} from where it runs"
+        if users:
+            blocked += f". Deleting the pod of {gateway.name} moves it to another place"
         return wrong("EngineNotReached", sentence, f"The engine answers here: check that {blocked}.\n{log}")
+    if re.search(_HANGS, reason):  # one whose /health fails is unhealthy, and not here
+        why = "Its /health answers, so its engine core hangs (a GPU, a collective operation). Delete its pod."
+        return wrong("EngineHangs", sentence, f"{why}\n{log}")
     return wrong("EngineLeftOut", sentence, log)
+
+
+def _uses(gateway: Gateway, name: str) -> bool:
+    """Whether this gateway selects the engine."""
+    return any(_name(e) == name and e.get("state") == WARM for e in (gateway.state or {}).get("endpoints") or ())
 
 
 def _handoff_remedy(observation: Observation, endpoint: Body, reason: str) -> str:
@@ -100,7 +124,8 @@ def _handoff_remedy(observation: Observation, endpoint: Body, reason: str) -> st
     wiring = f"{endpoint.get('connector')} with order {endpoint.get('order')}"
     return (
         f"Likely: one of the two was not started for {wiring}, which the gateway expects; compare their arguments.\n"
-        "If they match, open all ports between engines (NIXL's side channel is 5600), and see D's log for the error."
+        "If they match, open all ports between engines (NIXL's side channel is 5600), and read the decode engine's "
+        "log for the error."
     )
 
 

@@ -21,15 +21,15 @@ LARGEST_BLOCK: Final = 128
 _OPEN_PORTS: Final = (
     "Let engine pods reach each other on every port (NIXL's side channel is 5600): check NetworkPolicies, firewalls "
     "between nodes, and VLLM_NIXL_SIDE_CHANNEL_HOST, which must be the pod's own address. If KV goes through a "
-    "store, check that both reach it. If the problem stays then, delete D's pod: NIXL does not restore a connection "
-    "that it has lost."
+    "store, check that both reach it. If the problem stays then, delete the decode engine's pod: NIXL does not "
+    "restore a connection that it has lost."
 )
 
 _OPEN_PORTS_HERE: Final = (
     "Each engine opens further ports for KV (NIXL's side channel is 5600 by default, and two engines on one machine "
     "need two): check that both processes listen, that VLLM_NIXL_SIDE_CHANNEL_HOST is an address of this machine, and "
     "that no firewall blocks its loopback. If KV goes through a store, check that both reach it. If the problem stays "
-    "then, restart D: NIXL does not restore a connection that it has lost."
+    "then, restart the decode engine: NIXL does not restore a connection that it has lost."
 )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from pdx_cli.usage import subparsers
+from pdx_cli.usage import Parser
 
 EPILOG: Final = """\
 examples:
@@ -28,12 +28,11 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def script(shell: str, parser: argparse.ArgumentParser) -> str:
+def script(shell: str, parser: Parser) -> str:
     """Return the completion of a parser with all its commands."""
-    helps = {action.dest: action.help or "" for action in _choices_of(parser)}
     commands = {
-        name: Command(helps.get(name, ""), tuple(_flags(sub)), _argument(sub))
-        for name, sub in subparsers(parser).items()
+        name: Command(each.description or "", tuple(_flags(each)), _argument(each))
+        for name, each in parser.commands.items()
     }
     return _SCRIPTS[shell](commands)
 
@@ -58,21 +57,16 @@ class Command:
     """Choices of its positional argument; empty: a file; None: it takes none, or a name."""
 
 
-def _choices_of(parser: argparse.ArgumentParser) -> list[argparse.Action]:
-    action = next(each for each in parser._actions if isinstance(each, argparse._SubParsersAction))
-    return list(action._get_subactions())
-
-
-def _flags(parser: argparse.ArgumentParser) -> Iterator[Flag]:
-    for action in parser._actions:
+def _flags(parser: Parser) -> Iterator[Flag]:
+    for action in parser.actions:
         if action.option_strings:
             values = None if action.nargs == 0 else tuple(map(str, action.choices or ()))
             text = " ".join((action.help or "").replace("%%", "%").split())
             yield Flag(tuple(action.option_strings), text.partition(" (default")[0], values)
 
 
-def _argument(parser: argparse.ArgumentParser) -> tuple[str, ...] | None:
-    positional = next((a for a in parser._actions if not a.option_strings), None)
+def _argument(parser: Parser) -> tuple[str, ...] | None:
+    positional = next((a for a in parser.actions if not a.option_strings), None)
     if positional is None or positional.metavar == "NAME":
         return None
     return tuple(map(str, positional.choices or ()))

@@ -1,7 +1,6 @@
 """`pdx doctor`: reports what is wrong with one deployment, and what to do."""
 
 import argparse
-import asyncio
 import dataclasses
 import io
 import platform
@@ -11,6 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from pdx_api.words import did_you_mean
 from pdx_cli import usage
 from pdx_cli.errors import CommandError, InputError
 from pdx_cli.inputs import formats, target, times
@@ -52,7 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _format(text: str) -> str:
     """Parse the format. Whoever writes a directory means the bundle, as other commands' --output is a directory."""
-    if text in FORMATS or usage.suggestion(text, FORMATS):
+    if text in FORMATS or did_you_mean(text, FORMATS):
         return text
     instead = f"write one of: {', '.join(FORMATS)}; a support bundle is written by --bundle DIR"
     raise argparse.ArgumentTypeError(f"{text!r} is not a format; {instead}")
@@ -64,6 +64,8 @@ def run(args: argparse.Namespace) -> int:
         raise InputError(f"--bundle {args.bundle} exists already; name a new or empty directory.")
     chosen = target.target_of(args)
     # A refused target needs none of these.
+    import asyncio
+
     from pdx_cli.checks.catalogue import CHECKS
     from pdx_cli.checks.findings import examine, is_healthy
     from pdx_cli.support.report import as_json, print_report

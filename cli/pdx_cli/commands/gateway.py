@@ -15,7 +15,6 @@ from pdx_proxy import compiled
 from pdx_proxy.config.flags import FlagsError, add_flags, with_flags
 from pdx_proxy.config.settings import MAX_WORKERS, Address, EndpointSpec, Settings, parse_address
 from pdx_proxy.discovery.pods import MAX_RANKS, MAX_SEQUENCES
-from pdx_proxy.process.main import run as run_gateway
 
 EPILOG: Final = """\
 examples:
@@ -112,7 +111,10 @@ def run(args: argparse.Namespace) -> int:
         return 0
     if args.compile:
         return _compile()
-    return run_gateway(settings_of(args))
+    settings = settings_of(args)
+    from pdx_proxy.process.main import run as run_gateway  # what is refused needs none of it
+
+    return run_gateway(settings)
 
 
 def _compile() -> int:

@@ -1,20 +1,13 @@
 """`pdx probe`: hand-offs between two engines that already run, to see whether KV moves."""
 
 import argparse
-import asyncio
 import os
-import random
-import signal
-from datetime import datetime
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from pdx_cli import interrupts, usage
+from pdx_cli import usage
 from pdx_cli.errors import InputError
 from pdx_cli.inputs import formats, wiring
 from pdx_cli.probing.question import Question, engine_url
-
-if TYPE_CHECKING:
-    from pdx_cli.probing.report import Report
 
 KEY_VARIABLE: Final = "VLLM_API_KEY"
 EPILOG: Final = f"""\
@@ -69,42 +62,12 @@ def run(args: argparse.Namespace) -> int:
     if prefill == decode:
         raise InputError(f"--prefill and --decode are both {prefill}; name two engines.")
     question = Question(prefill, decode, connector, order, args.model, args.identity_port, args.timeout)
-    from pdx_cli.probing.report import EXIT_CODES, as_json, lines_of  # not for --help: they import the gateway
+    from pdx_cli.probing.interruptible import interruptible  # not for --help: they import the gateway
+    from pdx_cli.probing.report import EXIT_CODES, as_json, lines_of
 
-    report = _interruptible(question, args.api_key or os.environ.get(KEY_VARIABLE) or None)
+    report = interruptible(question, args.api_key or os.environ.get(KEY_VARIABLE) or None)
     if args.format == "text":
         print("\n".join(lines_of(report)))
     else:
         print(formats.printed(as_json(report), args.format), end="")
     return EXIT_CODES[report.outcome]
-
-
-def _interruptible(question: Question, key: str | None) -> "Report":
-    """Run the probe. A signal ends it, after the engines have freed what the probe holds."""
-    received: list[signal.Signals] = []
-    with asyncio.Runner() as runner:
-        loop = runner.get_loop()
-        task = loop.create_task(_probe(question, key))
-
-        def stop(number: signal.Signals) -> None:
-            received.append(number)
-            loop.call_soon_threadsafe(task.cancel)
-
-        with interrupts.handled(stop):
-            try:
-                return runner.run(_result(task))
-            except asyncio.CancelledError:
-                interrupts.end_by(received[0])
-
-
-async def _result(task: "asyncio.Task[Report]") -> "Report":
-    return await task
-
-
-async def _probe(question: Question, key: str | None) -> "Report":
-    from pdx_cli.probing.session import Session
-    from pdx_cli.sources.client import Client
-
-    headers = {"Authorization": f"Bearer {key}"} if key else None
-    async with Client(headers, redirects=False) as client:
-        return await Session(client, question, random.SystemRandom(), lambda: datetime.now().astimezone()).run()

@@ -1,25 +1,13 @@
 """`pdx render`: the objects that the operator applies for a PDDeployment, without the operator's own annotations."""
 
 import argparse
-import json
-from collections.abc import Iterable
-from pathlib import Path
-from typing import Any, Final
-
-import yaml
+from typing import Final
 
 from pdx_api.defaults import GATEWAY_REPOSITORY
-from pdx_api.names import ANNOTATION_INPUTS, ANNOTATION_TEMPLATE
-from pdx_api.render.engines import pairing_revision
-from pdx_api.spec.types import PDDeployment
+from pdx_api.names import DEFAULT_NAMESPACE
 from pdx_api.version import pdx_version
-from pdx_cli.errors import InputError
-from pdx_cli.inputs import document, formats, names
-from pdx_operator.render.children import children
-from pdx_operator.render.gateway import Installation
-from pdx_operator.render.objects import DEFAULT_NAMESPACE, Manifest
-from pdx_operator.render.overlay import OverlayError
-from pdx_operator.render.rdma import check_rdma, is_engine
+from pdx_cli import streams
+from pdx_cli.inputs import document_arguments, formats, names
 
 EPILOG: Final = """\
 examples:
@@ -36,7 +24,7 @@ The output names Secrets (tokens, API keys) but does not contain them: create th
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `pdx render`."""
-    document.add_arguments(parser, several=True)
+    document_arguments.add(parser, several=True)
     parser.add_argument(
         "-n",
         "--namespace",
@@ -57,67 +45,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the manifests of every PDDeployment in the files."""
+    from pdx_cli.inputs import document  # not for --help
+
     found = [(f, each) for f in document.sources_of(args) for each in document.load_all(f, args.assignments, args.name)]
-    manifests = [each for f, d in found for each in _manifests(_in_namespace(d, args.namespace), f, args.gateway_image)]
-    print(_PRINTED[args.format](manifests), end="")
+    from pdx_cli.display.manifests import PRINTED, in_namespace, manifests_of, without_devices  # not for errors
+
+    manifests = [
+        each
+        for file, deployment in found
+        for each in manifests_of(in_namespace(deployment, args.namespace), file, args.gateway_image)
+    ]
+    print(PRINTED[args.format](manifests), end="", flush=True)
+    streams.report(*without_devices(manifests))
     return 0
-
-
-def _in_namespace(deployment: PDDeployment, namespace: str | None) -> PDDeployment:
-    if not namespace or deployment.metadata.namespace is not None:
-        return deployment
-    metadata = deployment.metadata.model_copy(update={"namespace": namespace})
-    return deployment.model_copy(update={"metadata": metadata})
-
-
-def _manifests(deployment: PDDeployment, file: Path, gateway_image: str) -> tuple[Manifest, ...]:
-    try:
-        revision = pairing_revision(deployment.spec)
-        made = children(deployment, revision, Installation(gateway_image), uid=None)
-        for manifest in made:
-            if is_engine(manifest):
-                check_rdma(deployment.spec, manifest)
-        return made
-    except OverlayError as error:
-        raise InputError(f"{file}: {error}.") from error
-
-
-def to_yaml(manifests: Iterable[Manifest]) -> str:
-    """Return the manifests as one text of several YAML documents."""
-    printed = (_without_records(manifest) for manifest in manifests)
-    return yaml.dump_all(printed, Dumper=_Dumper, sort_keys=False, width=120)
-
-
-def to_json(manifests: Iterable[Manifest]) -> str:
-    """Return the manifests as one List, as `kubectl get -o json` prints several objects."""
-    items = [_without_records(manifest) for manifest in manifests]
-    return json.dumps({"apiVersion": "v1", "kind": "List", "items": items}, indent=2, ensure_ascii=False) + "\n"
-
-
-def to_names(manifests: Iterable[Manifest]) -> str:
-    """Return one line for each manifest, as `kubectl get -o name` prints it: `deployment.apps/qwen-gateway`."""
-    return "".join(f"{_resource(manifest)}/{manifest['metadata']['name']}\n" for manifest in manifests)
-
-
-def _resource(manifest: Manifest) -> str:
-    group = str(manifest["apiVersion"]).rpartition("/")[0]
-    kind = str(manifest["kind"]).lower()
-    return f"{kind}.{group}" if group else kind
-
-
-class _Dumper(yaml.SafeDumper):
-    """Writes no aliases: they are valid YAML, but unusual in manifests."""
-
-    def ignore_aliases(self, data: Any) -> bool:
-        return True
-
-
-def _without_records(manifest: Manifest) -> Manifest:
-    """Remove the annotations in which the operator records what it applied."""
-    annotations = manifest["metadata"].get("annotations", {})
-    kept = {key: value for key, value in annotations.items() if key not in (ANNOTATION_INPUTS, ANNOTATION_TEMPLATE)}
-    metadata = {key: value for key, value in manifest["metadata"].items() if key != "annotations"}
-    return {**manifest, "metadata": {**metadata, **({"annotations": kept} if kept else {})}}
-
-
-_PRINTED: Final = {"yaml": to_yaml, "json": to_json, "name": to_names}

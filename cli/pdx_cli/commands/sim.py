@@ -12,7 +12,6 @@ from pdx_api.vllm.versions import NEWEST, OLDEST, VERSIONS, minor
 from pdx_cli import usage
 from pdx_cli.errors import InputError
 from pdx_cli.inputs import protocol
-from pdx_sim.main import run as run_sim
 from pdx_sim.profiles import PROFILES
 from pdx_sim.settings import OnLoadFailure, OutOfBoundsError, SimSettings
 
@@ -55,7 +54,7 @@ OPTIONS: Final[dict[str, str]] = {
     "max_running": "concurrent sequences",
     "num_blocks": "KV blocks",
     "block_size": "tokens in a KV block",
-    "lease_seconds": "time for which P keeps finished blocks",
+    "lease_seconds": "time for which a prefill engine keeps finished blocks",
     "storage": "directory that the engines share, for connectors of the family pool",
     "shutdown_seconds": "time that open requests have after a stop",
 }
@@ -75,7 +74,7 @@ examples:
 
 Profiles (--profile): settings of the step loop from published measurements. Other flags override a profile.
 {_PROFILES}
-Role {BOTH} accepts prefill and decode legs. Both engines of a pair need the same --model and --order.
+Role {BOTH} accepts prefill and decode requests. Both engines of a pair need the same --model and --order.
 
 Set faults while it runs with POST /sim/faults ([] clears them). GET /sim/state returns counts, blocks and faults:
   curl -s http://127.0.0.1:8002/sim/faults -d '{{"kind": "status", "status": 503, "leg": "decode", "count": 2}}'
@@ -107,13 +106,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="HOST:PORT",
         help="address of its HTTP API (default: %(default)s)",
     )
-    parser.add_argument("--role", choices=[*map(str, Role), BOTH], required=True, help="legs that it accepts")
+    parser.add_argument("--role", choices=[*map(str, Role), BOTH], required=True, help="requests that it accepts")
     parser.add_argument("--connector", default=DEFAULTS.connector, help="KV connector (default: %(default)s)")
     parser.add_argument(
         "--order",
         choices=[str(order) for order in Order],
         default=str(DEFAULTS.order),
-        help="order of the legs; NIXL pulls with PrefillFirst and pushes with the others (default: %(default)s)",
+        help="order of the prefill and the decode request; NIXL pulls with PrefillFirst and pushes with the others "
+        "(default: %(default)s)",
     )
     parser.add_argument(
         "--protocol",
@@ -131,7 +131,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--on-load-failure",
         choices=[str(choice) for choice in OnLoadFailure],
         default=str(DEFAULTS.on_load_failure),
-        help="what D does if KV does not arrive (default: %(default)s)",
+        help="what a decode engine does if KV does not arrive (default: %(default)s)",
     )
     parser.add_argument(
         "--vllm-version",
@@ -167,7 +167,10 @@ def _default(field: str) -> str:
 
 def run(args: argparse.Namespace) -> int:
     """Serve until a signal."""
-    return run_sim(settings_of(args))
+    settings = settings_of(args)
+    from pdx_sim.main import run as run_sim  # what is refused needs none of it
+
+    return run_sim(settings)
 
 
 def settings_of(args: argparse.Namespace) -> SimSettings:

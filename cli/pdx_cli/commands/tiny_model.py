@@ -17,7 +17,7 @@ from typing import Any, Final, NoReturn
 
 from pdx_cli import interrupts, usage
 from pdx_cli.errors import CommandError, InputError
-from pdx_cli.local.requirements import ENGINE_EXTRA
+from pdx_cli.local.engines import ENGINE_EXTRA
 
 EPILOG: Final = """\
 examples:

@@ -57,7 +57,7 @@ def _named(given: str, distribution: str) -> Iterator[Source]:
         yield from _wheel(path)
     elif VERSION.fullmatch(given):
         with tempfile.TemporaryDirectory(prefix="pdx-vllm-") as directory:
-            yield from _wheel(_download(f"{distribution}=={given}", Path(directory)))
+            yield from _wheel(download(f"{distribution}=={given}", Path(directory)))
     else:
         raise InputError(f"{given} does not exist; name a folder with vLLM, a wheel, or a version such as 0.32.0.")
 
@@ -109,8 +109,8 @@ def _pip() -> list[str]:
     return [sys.executable, "-m", "pip"]
 
 
-def _download(requirement: str, directory: Path) -> Path:
-    """Download a wheel for any machine. vLLM's wheels have up to 500 MB."""
+def download(requirement: str, directory: Path) -> Path:
+    """Download a wheel for any machine into `directory`. vLLM's have up to 500 MB. Raises CommandError if pip fails."""
     platforms = [part for name in _PLATFORMS for part in ("--platform", name)]
     command = [*_pip(), "download", "--quiet", "--no-deps", "--only-binary=:all:", "--dest", str(directory)]
     found = subprocess.run([*command, *platforms, requirement], capture_output=True, text=True, check=False)

@@ -2,11 +2,11 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Final
 
+from pdx_cli.display.legend import Sort
 from pdx_cli.display.lines import Line, Style, amount, count, duration, line, percent, shortened, wrapped
-from pdx_cli.sources.experience import spoken
+from pdx_cli.sources.experience import longest_part, spoken
 from pdx_cli.sources.figures import (
     FIRST_TOKEN,
     QUANTILES,
@@ -34,16 +34,6 @@ LOST: Final = {
 _LEAST_RATE: Final = 0.05
 """Requests per second that are not shown as 0.0."""
 _ROLES: Final = ("prefill", "decode", "aggregated")
-
-
-class Sort(StrEnum):
-    """By which column the engines are sorted."""
-
-    STATE = "state"
-    NAME = "name"
-    KV = "kv"
-    QUEUE = "queue"
-    OUTPUT = "output"
 
 
 _KEYS: Final[dict[Sort, Callable[[EndpointFigures], float]]] = {
@@ -200,8 +190,10 @@ def _impacts(shown: Figures) -> Iterator[str]:
         refused = f"; {seen.retries_refused} retries were refused" if seen.retries_refused else ""
         yield f"{seen.share}: {seen.failures} of the {seen.ended} of {seen.period}{refused}"
     if shown.is_late and shown.ttft is not None:
-        queue = f"; {seen.queued} requests wait in the queue" if seen.queued else ""
-        yield f"TTFT is {spoken(shown.ttft)} for half of the streams; {limits['ttft'].clause}{queue}"
+        longest = longest_part(seen, pushes="PrefillFirst" not in shown.wiring)
+        most = f"; most of it is the phase {longest[0]}" if longest else ""
+        most = f"; {seen.queued} requests wait in the queue" if seen.queued else most
+        yield f"TTFT is {spoken(shown.ttft)} for half of the streams; {limits['ttft'].clause}{most}"
     for each in shown.slow:
         yield f"{each.name} needs {spoken(each.load.tpot or 0.0)} for each token; {limits['tpot'].clause}"
     if shown.cannot_split:

@@ -3,33 +3,23 @@
 import argparse
 import copy
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from pdx_api.names import API_VERSION, KIND, Role
-from pdx_api.rules.spec_rules import FLAG_IS_FREE, FLAG_IS_NO_RANK, FLAG_IS_POSSIBLE
-from pdx_api.spec.messages import Problem, shown, written
-from pdx_api.spec.parse import InvalidDeploymentError, parse
-from pdx_api.spec.types import PDDeployment
+from pdx_api.names import API_VERSION, DEFAULT_NAMESPACE, KIND
+from pdx_api.words import shown, written
 from pdx_cli import usage
 from pdx_cli.errors import InputError
-from pdx_cli.inputs.names import ENGINE_IMAGE_RULE, IMAGE_RULE, NAMESPACE_RULE, is_image, is_namespace
-from pdx_cli.inputs.object_rules import broken_rules
 from pdx_cli.inputs.yaml_source import STDIN, Document, read, source_name, value_of
-from pdx_operator.render.objects import DEFAULT_NAMESPACE
+
+if TYPE_CHECKING:  # pydantic takes longer than everything else here
+    from pdx_api.spec.messages import Problem
+    from pdx_api.spec.types import PDDeployment
 
 _CODE_DIRECTORY: Final = ("spec", "kvTransfer", "custom", "code", "directory")
-_CHECKED: Final[tuple[tuple[tuple[str, ...], Callable[[str], bool], str], ...]] = (
-    (("metadata", "namespace"), is_namespace, NAMESPACE_RULE),
-    (("spec", "engine", "image"), is_image, ENGINE_IMAGE_RULE),
-    (("spec", "gateway", "image"), is_image, IMAGE_RULE),
-)
-"""Field, its check, and what to write: what the schema leaves to Kubernetes."""
-_FLAG_AND_VALUE: Final = re.compile(r"(--?[A-Za-z][-.\w]*)\s+(.*)", re.DOTALL)
-"""One argument with both. The value of another flag, such as JSON, does not begin with a dash and a letter."""
 _EXAMPLES: Final[dict[tuple[int | str, ...], str]] = {
     ("apiVersion",): f"apiVersion: {API_VERSION}",
     ("kind",): f"kind: {KIND}",
@@ -40,63 +30,6 @@ _EXAMPLES: Final[dict[tuple[int | str, ...], str]] = {
     ("spec", "model", "name"): "name: Qwen/Qwen3-0.6B",
 }
 """Field that every PDDeployment has -> an example of it."""
-_FLAG_RULES: Final = (FLAG_IS_FREE, FLAG_IS_POSSIBLE, FLAG_IS_NO_RANK)
-
-
-def add_arguments(parser: argparse.ArgumentParser, example: Path | None = None, *, several: bool = False) -> None:
-    """Add the arguments of every command that reads a PDDeployment. With an example, FILE may be left out.
-
-    With `several`, files and directories may be named, also by -f, and `sources_of` returns their files.
-    """
-    parser.add_argument(
-        "file",
-        metavar="FILE",
-        type=_file_of(parser.prog),
-        nargs="*" if several else None if example is None else "?",
-        default=[] if several else example,
-        help="YAML file with a PDDeployment; other objects are skipped; -: stdin"
-        f"{'' if example is None else '; left out: an example with one engine of each kind'}",
-    )
-    if several:
-        parser.add_argument(
-            "-f",
-            "--filename",
-            metavar="FILE",
-            type=_file_of(parser.prog),
-            action="append",
-            default=[],
-            help="the same as FILE; a directory: its .yaml, .yml and .json files that contain a PDDeployment",
-        )
-        parser.set_defaults(refuse=parser.error)
-    parser.add_argument(
-        "--name", metavar="NAME", help="the PDDeployment of this name, or NAMESPACE/NAME, if FILE has several"
-    )
-    parser.add_argument(
-        "--set",
-        dest="assignments",
-        metavar="PATH=VALUE",
-        action="append",
-        default=[],
-        help="change one field, for example spec.kvTransfer.order=DecodeFirst or spec.engine.args[0]=--seed=1 "
-        "(VALUE is YAML; null removes the field; repeatable)",
-    )
-
-
-def _file_of(prog: str) -> Callable[[str], Path]:
-    """Return the parser of FILE for a command; `prog` is how the user calls it."""
-
-    def parse(text: str) -> Path:
-        if not text.strip():
-            raise argparse.ArgumentTypeError("the value is empty; name a YAML file, or - for stdin")
-        if text.lower().startswith(("http://", "https://")):
-            raise argparse.ArgumentTypeError(f"{text} is a URL; pipe its content: `curl -sL {text} | {prog} -`")
-        if usage.is_url(text):
-            raise argparse.ArgumentTypeError(f"{text} is a URL; pipe its content, and write - instead of it")
-        return Path(text)
-
-    return parse
-
-
 _SUFFIXES: Final = (".yaml", ".yml", ".json")
 
 
@@ -127,7 +60,7 @@ def _files_in(directory: Path) -> list[Path]:
     return found
 
 
-def load(file: Path, assignments: Sequence[str], name: str | None = None) -> PDDeployment:
+def load(file: Path, assignments: Sequence[str], name: str | None = None) -> "PDDeployment":
     """Read the only PDDeployment of a file, or that of a name; raises InputError with every error."""
     found = load_all(file, assignments, name)
     if len(found) > 1:
@@ -136,21 +69,25 @@ def load(file: Path, assignments: Sequence[str], name: str | None = None) -> PDD
     return found[0]
 
 
-def load_all(file: Path, assignments: Sequence[str], name: str | None = None) -> list[PDDeployment]:
+def load_all(file: Path, assignments: Sequence[str], name: str | None = None) -> "list[PDDeployment]":
     """Read all PDDeployments of a file, or only that of a name, and apply the assignments in their order.
 
     A relative directory in the file starts from the file's directory, in an assignment from the working directory.
     """
     documents = _selected(read(file), source_name(file), name)
+    from pdx_api.spec.parse import InvalidDeploymentError
+    from pdx_cli.inputs.validation import checked
+
     base = Path.cwd() if file == STDIN else file.absolute().parent
     changes = [_parsed(assignment) for assignment in assignments]
-    found, problems = [], list[tuple[int, str]]()
+    found: list[PDDeployment] = []
+    problems: list[tuple[int, str]] = []
     for document in documents:
         body = _with_absolute_code(document.body, base)
         for change in changes:
             body = _assigned(body, change)
         try:
-            found.append(_checked(body))
+            found.append(checked(body))
         except InvalidDeploymentError as error:
             problems += (_located(problem, body, document, changes) for problem in error.problems)
     if problems:
@@ -158,11 +95,6 @@ def load_all(file: Path, assignments: Sequence[str], name: str | None = None) ->
         source = source_name(file) if any(line for line, _ in problems) else "--set"
         raise InputError(*(lines if len(lines) == 1 else (f"{source} has {len(lines)} errors:", lines)))
     return found
-
-
-def assign(body: Any, assignment: str) -> Any:
-    """Return a copy of the body with one `path=value` applied; missing mappings and lists are created."""
-    return _assigned(body, _parsed(assignment))
 
 
 def _selected(documents: Sequence[Document], source: str, name: str | None) -> list[Document]:
@@ -247,47 +179,7 @@ def _kinds(documents: Iterable[Document]) -> str:
     return ", ".join(dict.fromkeys(kinds))
 
 
-def _checked(body: Any) -> PDDeployment:
-    """Parse a body, and check what the schema leaves to Kubernetes and to vLLM; raises InvalidDeploymentError."""
-    further = [*_names_and_images(body), *_joined_arguments(body), *broken_rules(body)]
-    try:
-        deployment = parse(body)
-    except InvalidDeploymentError as error:
-        paths = {problem.path for problem in further}
-        raise InvalidDeploymentError(*(each for each in error.problems if each.path not in paths), *further) from error
-    if further:
-        raise InvalidDeploymentError(*further)
-    return deployment
-
-
-def _names_and_images(body: Any) -> Iterator[Problem]:
-    for path, holds, rule in _CHECKED:
-        value = body
-        for step in path:
-            value = value.get(step) if isinstance(value, dict) else None
-        if isinstance(value, str) and value and not holds(value):
-            yield Problem(path, f"{'.'.join(path)} is {shown(value)}; write {rule}.")
-        elif value == "" and path[0] == "metadata":
-            yield Problem(path, f"{'.'.join(path)} is empty; write {rule}, or leave it out.")
-
-
-def _joined_arguments(body: Any) -> Iterator[Problem]:
-    """Yield the arguments that have a flag and its value in one text, which vLLM does not split."""
-    spec = body.get("spec") if isinstance(body, dict) else None
-    for name in ("engine", *Role):
-        part = spec.get(name) if isinstance(spec, dict) else None
-        args = part.get("args") if isinstance(part, dict) else None
-        for index, arg in enumerate(args if isinstance(args, list) else ()):
-            if isinstance(arg, str) and (found := _FLAG_AND_VALUE.fullmatch(arg)):
-                path = ("spec", str(name), "args", index)
-                flag, value = found.groups()
-                instead = f"write two entries, {flag} and its value, or {flag}={value}" if value else f"write {flag}"
-                reason = next((rule.message for rule in _FLAG_RULES if not rule.holds(flag)), "")
-                reason = reason or f"vLLM does not split an argument at a blank; {instead}"
-                yield Problem(path, f"{written(path)} is {shown(arg)}: {reason}.")
-
-
-def _located(problem: Problem, body: Any, document: Document, changes: Sequence[_Assignment]) -> tuple[int, str]:
+def _located(problem: "Problem", body: Any, document: Document, changes: Sequence[_Assignment]) -> tuple[int, str]:
     """Return the first line where the user wrote the fields, 0 for a flag, and the problem with every such place."""
     fields = [field for field in problem.fields if _contains(body, field)] or [problem.path]
     lines = sorted({_line(field, document, changes) for field in fields})
@@ -295,7 +187,7 @@ def _located(problem: Problem, body: Any, document: Document, changes: Sequence[
     return lines[0], f"{places}: {_with_example(problem)}"
 
 
-def _with_example(problem: Problem) -> str:
+def _with_example(problem: "Problem") -> str:
     """Return the sentence about a field; if the field is missing, with an example of it."""
     example = _EXAMPLES.get(problem.path)
     if example is None or not problem.sentence.endswith(" is missing."):

@@ -5,7 +5,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from pdx_api.quantities import quantity
-from pdx_api.spec.messages import Problem, key_is_no_text, shown, written
+from pdx_api.spec.messages import Problem
+from pdx_api.words import key_is_no_text, shown, written
 
 # k8s.io/apimachinery pkg/util/validation: IsQualifiedName, IsValidLabelValue
 _NAME: Final = re.compile(r"[A-Za-z0-9]([-._A-Za-z0-9]{0,61}[A-Za-z0-9])?")

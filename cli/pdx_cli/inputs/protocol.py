@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from pdx_api.connectors import CONNECTORS
 from pdx_api.connectors.custom import CONNECTOR, DEFAULT_PREFILL_PARAMS, MAX_SAVED_AFTER_MILLISECONDS, FamilyName
-from pdx_api.spec.messages import did_you_mean, shown
+from pdx_api.words import did_you_mean, shown
 from pdx_cli import usage
 from pdx_cli.errors import InputError
 
@@ -117,7 +117,7 @@ def _problems_of_delay(family: object, seconds: object) -> Iterator[str]:
         yield f"savedAfterSeconds is {shown(seconds)}; write seconds from 0 to {_MAX_SECONDS}."
     elif seconds and family == FamilyName.PULL:
         instead = f"leave out savedAfterSeconds, or write family {FamilyName.POOL}"
-        yield f"only a pool saves KV after P's answer; {instead}."
+        yield f"only a pool saves KV after the prefill engine's answer; {instead}."
 
 
 def _instead(key: str, value: object) -> str:

@@ -7,10 +7,11 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 from pdx_api.names import ADMIN_PORT
+from pdx_api.words import did_you_mean
 from pdx_cli import usage
 from pdx_cli.errors import CommandError, InputError
 from pdx_cli.inputs.names import namespace
@@ -69,9 +70,9 @@ class InCluster:
     context: str | None
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the flags of every command that inspects one deployment. `kubectl pdx` has none of this machine."""
-    parser.add_argument(
+def add_arguments(parser: argparse.ArgumentParser) -> argparse.Action:
+    """Add the flags of every command that inspects one deployment, and return NAME. `kubectl pdx` has fewer."""
+    name = parser.add_argument(
         "name", nargs="?", metavar="NAME", type=_name, help="name of the PDDeployment (default: the only one)"
     )
     cluster = parser.add_argument_group("in a cluster")
@@ -79,7 +80,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_kubeconfig(cluster)
     parser.set_defaults(local=False, admin=None, run_dir=None)
     if parser.prog.startswith("kubectl"):
-        return
+        return name
     here = parser.add_argument_group("on this machine")
     here.add_argument("--local", action="store_true", help="inspect only what `pdx up` runs here, never a cluster")
     here.add_argument(
@@ -94,9 +95,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help=f"parent of the run directories (default: {default_root()})",
     )
+    return name
 
 
-def add_kubeconfig(group: argparse._ArgumentGroup) -> None:
+def add_kubeconfig(group: Any) -> None:
     """Add the flags that select a cluster."""
     group.add_argument(
         "--kubeconfig",
@@ -119,8 +121,11 @@ def _name(text: str) -> str:
     return re.sub(r"^(pdd|pddeployments?(\.pdx\.dev)?)/(?=.)", "", text)
 
 
-def target_of(args: argparse.Namespace) -> Local | InCluster:
-    """Return the deployment that the flags select; raises CommandError with code 2."""
+def target_of(args: argparse.Namespace, instead: str = "") -> Local | InCluster:
+    """Return the deployment that the flags select; raises CommandError with code 2.
+
+    `instead` is what to name where nothing is selected and nothing runs.
+    """
     cluster_flags = [f"--{flag}" for flag in ("namespace", "kubeconfig", "context") if getattr(args, flag)]
     here = (("--local", args.local), ("--admin", args.admin), ("--run-dir", args.run_dir))
     here_flags = [flag for flag, value in here if value]
@@ -138,15 +143,16 @@ def target_of(args: argparse.Namespace) -> Local | InCluster:
         if found is not None:
             return found
         if here_flags or not has_kubeconfig():
-            _check_ended(args.run_dir or default_root(), args.name, time.time())
-            raise _no_run(runs, args.name, only_here=bool(here_flags))
+            if not instead or args.name or here_flags:
+                _check_ended(args.run_dir or default_root(), args.name, time.time())
+            raise _no_run(runs, args.name, instead, only_here=bool(here_flags))
     check_kubeconfig(args.kubeconfig)
     return InCluster(args.name, args.namespace, args.kubeconfig, args.context)
 
 
-def _no_run(runs: Sequence[Run], name: str | None, *, only_here: bool) -> InputError:
+def _no_run(runs: Sequence[Run], name: str | None, instead: str, *, only_here: bool) -> InputError:
     """Return the error about a run that does not exist; `only_here`: a flag excludes a cluster."""
-    if name and (hint := usage.suggestion(name, [run.name for run in runs])):
+    if name and (hint := did_you_mean(name, [run.name for run in runs])):
         return InputError(f"No local run is named {name}; {hint}")
     if only_here:
         what = f"No `pdx up` named {name} runs" if name else "No `pdx up` runs"
@@ -155,9 +161,8 @@ def _no_run(runs: Sequence[Run], name: str | None, *, only_here: bool) -> InputE
     paths = os.environ.get("KUBECONFIG")
     problem = "is not a file" if paths and Path(paths).expanduser().exists() else "does not exist"
     named = f"; KUBECONFIG names {paths}, which {problem}" if paths else ""
-    return InputError(
-        f"{what}, and no kubeconfig: start one with `pdx up FILE`, or name a cluster with --kubeconfig{named}."
-    )
+    instead = instead if instead and not name else "start one with `pdx up FILE`, or name a cluster with --kubeconfig"
+    return InputError(f"{what}, and no kubeconfig: {instead}{named}.")
 
 
 def ended(local: Local, now: float) -> InputError | None:

@@ -5,6 +5,7 @@ import argparse
 from pdx_api.connectors import CONNECTORS, choose
 from pdx_api.connectors.base import Connector
 from pdx_api.names import Order
+from pdx_api.words import did_you_mean
 from pdx_cli import usage
 from pdx_cli.errors import InputError
 from pdx_cli.inputs import protocol
@@ -36,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def chosen(args: argparse.Namespace) -> tuple[Connector, Order]:
     """Return the connector and the order of the flags; raises InputError."""
     if args.order is not None and args.order not in list(Order):
-        hint = usage.suggestion(args.order, Order) or f"write one of: {', '.join(Order)}."
+        hint = did_you_mean(args.order, Order) or f"write one of: {', '.join(Order)}."
         raise InputError(f"--order {args.order} does not exist; {hint}")
     own_protocol = args.protocol or ""
     protocol.check(args.connector, own_protocol)

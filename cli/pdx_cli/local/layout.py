@@ -4,7 +4,6 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
@@ -24,17 +23,11 @@ from pdx_api.render.engines import (
 from pdx_api.render.gateway_flags import gateway_flags
 from pdx_api.spec.types import PDDeployment, Spec
 from pdx_cli.errors import InputError
+from pdx_cli.local.engines import EngineKind
 from pdx_cli.local.ports import HOST
 
 PDX: Final = (sys.executable, "-P", "-m", "pdx_cli")
 """Command-line prefix of a child that is a `pdx` command. -P keeps the working directory out of its imports."""
-
-
-class EngineKind(StrEnum):
-    """The program that runs as an engine."""
-
-    VLLM = "vllm"
-    SIM = "sim"
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,22 +11,11 @@ from pdx_api.render.engines import side_services
 from pdx_api.spec.model import Model
 from pdx_api.spec.types import Spec
 from pdx_cli.errors import CommandError, InputError
+from pdx_cli.local.engines import ENGINE_EXTRA
 from pdx_cli.local.layout import environment
 
-ENGINE_EXTRA: Final = (
-    "Its CPU build is the extra `cpu` of pdx-serving (6.6 GB more): run `make install` in a clone of PDX, because pip "
-    "cannot resolve the pins of vLLM's packages."
-)
-"""What provides vLLM, torch and transformers."""
 _DEVICES: Final = {"nvidia.com/gpu": "nvidia[0-9]*", "amd.com/gpu": "dri/render*"}
 """Extended resource -> pattern of its files in /dev."""
-LEAST_LIMIT: Final = 16
-"""Engines that any machine may start: simulated ones are small."""
-
-
-def default_limit(cores: int | None) -> int:
-    """Return how many engines a machine with so many cores starts at most."""
-    return max(LEAST_LIMIT, 4 * (cores or 1))
 
 
 def check_count(spec: Spec, limit: int) -> None:

@@ -14,8 +14,9 @@ from pathlib import Path
 from pdx_api.names import Mode
 from pdx_api.spec.types import PDDeployment
 from pdx_cli.local import startup
+from pdx_cli.local.engines import EngineKind
 from pdx_cli.local.evidence import gather
-from pdx_cli.local.layout import EngineKind, EngineProgram, Layout, Program, environment
+from pdx_cli.local.layout import EngineProgram, Layout, Program, environment
 from pdx_cli.local.processes import Child, Processes
 from pdx_cli.local.proof import Proof, judge
 from pdx_cli.runs.run_record import Process, Run, RunDirectory

@@ -5,6 +5,7 @@ The gateways report it in `/pdx/state`: `history` (`pdx_proxy.health.history`) a
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any, Final
 
 from pdx_api.names import Split
@@ -58,6 +59,8 @@ class Experience:
     not_split: Mapping[str, int] = field(default_factory=dict)
     attempts: Mapping[str, int] = field(default_factory=dict)
     """Reason -> attempts at engines that failed before the answer began."""
+    broken: Mapping[str, int] = field(default_factory=dict)
+    """The gateway's name of an engine -> answers of it that did not reach their end."""
     retries_refused: int = 0
     ttft: float | None = None
     """Median; of several gateways the longest."""
@@ -67,6 +70,10 @@ class Experience:
     """Requests that waited in the queue."""
     queued: int = 0
     """Requests in the queue now."""
+    phases: Mapping[str, float] = field(default_factory=dict)
+    """Phase between queue and first token -> median; of several gateways the longest."""
+    restarts: Mapping[str, int] = field(default_factory=dict)
+    """The gateway's name of an engine -> how often it was warmed up again; of several gateways the most."""
     tpot: Mapping[str, float] = field(default_factory=dict)
     """The gateway's name of an engine that decodes -> mean time for one output token."""
     normal: Mapping[str, float | None] = field(default_factory=dict)
@@ -94,16 +101,26 @@ class Experience:
         return f"the last {minutes} minutes" if minutes > 1 else f"the last {self.seconds:.0f} s"
 
 
+def longest_part(seen: Experience, *, pushes: bool) -> tuple[str, float] | None:
+    """Return the phase of which half of the median TTFT or more consists, and its median.
+
+    `pushes`: D's wait (the phase `handoff`) began before P's prefill, so it contains it.
+    """
+    parts = dict(seen.phases)
+    if pushes and "handoff" in parts:
+        parts["handoff"] -= parts.get("prefill", 0.0)
+    longest = max(parts, key=parts.__getitem__, default=None)
+    if longest is None or seen.ttft is None or parts[longest] < seen.ttft / 2:
+        return None
+    return longest, parts[longest]
+
+
 def experience_of(states: Iterable[Body]) -> Experience:
     """Add up what gateways report; a gateway without a history counts nothing."""
     found = [(state.get("history") or {}, state.get("inFlight") or {}) for state in states]
     histories = [history for history, _ in found if history]
     outcomes, sheds = _sum(histories, "outcomes"), _sum(histories, "sheds")
     outcomes["shed"] = max(0, outcomes.get("shed", 0) - sheds.get(CLIENT_LIMIT, 0))
-    tpot: dict[str, float] = {}
-    for history in histories:
-        for name, seconds in (history.get("tpot") or {}).items():
-            tpot[name] = max(seconds, tpot.get(name, 0.0))
     return Experience(
         seconds=max((history.get("seconds") or 0.0 for history in histories), default=0.0),
         ended=sum(count for name, count in outcomes.items() if name not in _CLIENTS),
@@ -111,12 +128,15 @@ def experience_of(states: Iterable[Body]) -> Experience:
         sheds=sheds,
         not_split=_sum(histories, "notSplit"),
         attempts=_sum(histories, "retries"),
+        broken=_sum(histories, "broken"),
         retries_refused=sum(history.get("retriesRefused") or 0 for history in histories),
         ttft=_longest(histories, "ttft"),
         queue=_longest(histories, "queue"),
         waited=sum((history.get("queue") or {}).get("count") or 0 for history in histories),
         queued=sum(flight.get("queued") or 0 for _, flight in found),
-        tpot=tpot,
+        phases=_longest_phases(histories),
+        restarts=_most(histories, "restarts"),
+        tpot=_most(histories, "tpot"),
         normal={name: _normal(histories, name) for name in ("ttft", "tpot")},
     )
 
@@ -163,6 +183,20 @@ def _sum(histories: Iterable[Body], name: str) -> dict[str, int]:
         for key, count in (history.get(name) or {}).items():
             total[key] = total.get(key, 0) + count
     return total
+
+
+def _most(histories: Iterable[Body], name: str) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for history in histories:
+        for key, value in (history.get(name) or {}).items():
+            found[key] = max(value, found.get(key, value))
+    return found
+
+
+def _longest_phases(histories: Iterable[Body]) -> dict[str, float]:
+    phases = [history.get("phases") or {} for history in histories]
+    medians = {name: _longest(phases, name) for name in dict.fromkeys(chain.from_iterable(phases))}
+    return {name: median for name, median in medians.items() if median is not None}
 
 
 def _longest(histories: Iterable[Body], name: str) -> float | None:

@@ -31,7 +31,7 @@ BURSTS: Final = ("burst", "sooner")
 """Reasons of `pdx_not_split_total` for requests that decode engines serve alone by the objectives."""
 NO_PAIR: Final = "there is no pair"
 """First words of a gateway's finding while it has no pair to probe (`pdx_proxy.verification.verdict`)."""
-_STATES: Final = ("Warm", "Warming", "Suspect", "Cold", "NotReady", "Leaving")
+_STATES: Final = ("Warm", "Warming", "Suspect", "Paused", "Retired", "Cold", "NotReady", "Leaving")
 
 _NO_LOAD: Final = LoadFigures()
 _NO_OBJECTIVES: Final = Objectives()

@@ -132,6 +132,13 @@ FAILURES: Final = (
         r"must be divisible by tensor parallel size",
         "choose a parallelism.tensor that divides the model's attention heads",
     ),
+    # vllm 0.33 distributed/nixl_utils.py (`check_nixl_version`)
+    _failure(
+        "NIXLTooOld",
+        r"NIXL >= \S+ is required, but",
+        "the image's package nixl is older than its vLLM requires: name another image in spec.engine.image, or install "
+        "nixl in it",
+    ),
     # vllm distributed/nixl_utils.py, distributed/kv_transfer/kv_connector/factory.py
     _failure(
         "ConnectorMissing",

@@ -12,6 +12,7 @@ from pdx_api.names import (
     ANNOTATION_INPUTS,
     ANNOTATION_TEMPLATE,
     API_VERSION,
+    DEFAULT_NAMESPACE,
     KIND,
     LABEL_APP_NAME,
     LABEL_COMPONENT,
@@ -34,7 +35,6 @@ _PACKED_BYTES: Final = 192 * 1024
 _UNPACKED_BYTES: Final = 2**21
 """Bytes of a recorded template that are read: anybody who may edit the Deployment may write the annotation."""
 
-DEFAULT_NAMESPACE: Final = "default"
 PRE_STOP_SECONDS: Final = 5
 """How long a terminating pod still serves, until all of its clients have observed the termination."""
 POD_IP: Final = "POD_IP"

@@ -15,7 +15,7 @@ from pdx_operator.render.objects import Manifest
 from pdx_operator.render.overlay import OverlayError
 
 IPC_LOCK: Final = "IPC_LOCK"
-_DEVICES: Final = ("rdma/", "vpc.amazonaws.com/efa")
+RDMA_DEVICES: Final = ("rdma/", "vpc.amazonaws.com/efa")
 """Beginnings of the resources of RDMA devices."""
 
 
@@ -48,7 +48,7 @@ def check_rdma(spec: Spec, deployment: Manifest) -> None:
         return
     pod = deployment["spec"]["template"]["spec"]
     engine = next(each for each in pod["containers"] if each["name"] == ENGINE_CONTAINER)
-    device = next((name for name in _limits(engine) if name.startswith(_DEVICES)), None)
+    device = next((name for name in _limits(engine) if name.startswith(RDMA_DEVICES)), None)
     if device is None or _locks_memory(pod, engine):
         return
     role = deployment["metadata"]["labels"][LABEL_ROLE]

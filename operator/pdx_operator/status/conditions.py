@@ -12,7 +12,7 @@ from pdx_api.names import LABEL_DEPLOYMENT, ConditionType, Mode, Role
 from pdx_api.spec.status import Condition, GatewayStatus, RoleStatus, Status, StatusPart
 from pdx_api.spec.types import PDDeployment, Spec
 from pdx_api.verification import Finding, Verdict
-from pdx_api.vllm.versions import stated, warning
+from pdx_api.vllm.versions import minor, stated, warning
 from pdx_operator.kube.resources import Event
 from pdx_operator.observed.workloads import ObservedGateway, ObservedPool
 from pdx_operator.plan.rollout import Phase
@@ -155,13 +155,22 @@ def _ready(facts: Facts) -> _Outcome:
     if facts.plan.deployment.spec.paused:
         return _Outcome(None, PAUSED, "spec.paused is true: the operator keeps nothing as specified")
     pods = "engines and gateway pods" if facts.plan.deployment.spec.gateway.enabled else "engines"
-    return _Outcome(True, AS_SPECIFIED, "; ".join((f"all {pods} are ready", *_warning(facts.plan.deployment.spec))))
+    notes = _warning(facts.plan.deployment.spec, facts.transfer.finding)
+    return _Outcome(True, AS_SPECIFIED, "; ".join((f"all {pods} are ready", *notes)))
 
 
-def _warning(spec: Spec) -> Iterator[str]:
-    """What is uncertain about the engines' version of vLLM, if anything."""
-    if text := warning(stated(spec.engine.version, spec.engine.image)):
+def _warning(spec: Spec, finding: Finding | None) -> Iterator[str]:
+    """What is uncertain or wrong about the engines' version of vLLM, if anything."""
+    expected = stated(spec.engine.version, spec.engine.image)
+    if text := warning(expected):
         yield text.removesuffix(".")
+    versions = finding.versions if finding is not None else ()
+    runs = sorted({minor(each) for each in versions} - {""})
+    if len(runs) > 1:
+        yield f"engines run vLLM {' and '.join(runs)}: only engines of one version pair"
+    elif expected and runs and runs != [expected]:
+        who = "the tag of the image states" if spec.engine.version is None else "spec.engine.version is"
+        yield f"engines run vLLM {runs[0]}, but {who} {expected}; correct spec.engine.version"
 
 
 def _missing_gateway(gateway: ObservedGateway | None) -> _Outcome | None:

@@ -20,7 +20,7 @@ class Borrower:
 
     __slots__ = ("lenders", "limit", "most")
 
-    def __init__(self, most: float, lenders: Sequence[Endpoint], limit: float) -> None:
+    def __init__(self, most: float, lenders: list[Endpoint], limit: float) -> None:
         self.most = most
         """The most legs of this P."""
         self.lenders = lenders
@@ -154,7 +154,7 @@ class Load:
             return legs >= self.limits.get(name, inf)
         return legs >= borrower.most or self.count_all(borrower.lenders) >= borrower.limit
 
-    def count_all(self, endpoints: Sequence[Endpoint]) -> int:
+    def count_all(self, endpoints: list[Endpoint]) -> int:
         """Return the legs in flight of several endpoints."""
         legs, total = self.legs, 0
         for endpoint in endpoints:
@@ -171,7 +171,7 @@ class Load:
         for group in lenders.values():
             limits = [self.limits.get(each.name, inf) for each in group]
             for each, limit in zip(group, limits, strict=True):
-                self.borrowers[each.name] = Borrower(min(MOST_BORROWED * limit, most), group, sum(limits))
+                self.borrowers[each.name] = Borrower(min(MOST_BORROWED * limit, most), list(group), sum(limits))
 
     def share(self, endpoint: Endpoint) -> float:
         """Return the load of an endpoint as a share of its limit."""

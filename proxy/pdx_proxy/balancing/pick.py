@@ -65,9 +65,9 @@ def pick(
     if avoid:
         decodes = _without(decodes, avoid) or decodes
         peers = {revision: left for revision, group in peers.items() if (left := _without(group, avoid))}
-        complete = tuple(
-            d for d in decodes if d.role is _AGGREGATED or partners(d, peers.get(d.revision, ()), suspended)
-        )
+        complete = tuple([d for d in decodes if d.role is _AGGREGATED or d.revision in peers])
+        if suspended:
+            complete = tuple(d for d in complete if d.role is _AGGREGATED or partners(d, peers[d.revision], suspended))
     if not decodes:
         return None
     if not split:
@@ -115,7 +115,7 @@ def replacement_decode(snapshot: Snapshot, load_of: LoadOf, decode: Endpoint, *,
 
     If its revision has no other D, `decode` itself is returned, even if it is terminating or lost.
     """
-    peers = [d for d in snapshot.decode if d.revision == decode.revision]
+    peers = [d for d in snapshot.decode if d.revision == decode.revision and d.wire == decode.wire]
     same = next((d for d in peers if d.name == decode.name), None)
     return same or (least(peers, load_of, cursor) if peers else decode)
 

@@ -7,6 +7,7 @@ in flight is 1, and an engine that must receive less than its share may show mor
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import Final
 
 from pdx_api.names import Policy as PolicyName
@@ -139,12 +140,11 @@ def least(endpoints: Sequence[Endpoint], load_of: LoadOf, cursor: int) -> Endpoi
     """Select the least loaded endpoint; alternate between equals."""
     if len(endpoints) == 1:
         return endpoints[0]
-    loads = [load_of(e) for e in endpoints]
-    fewest = min(loads)
-    at = loads.index(fewest)
-    for _ in range(cursor % loads.count(fewest)):
-        at = loads.index(fewest, at + 1)
-    return endpoints[at]
+    loads, fewest = [load_of(e) for e in endpoints], inf
+    for load in loads:
+        fewest = min(fewest, load)
+    equals = [at for at, load in enumerate(loads) if load == fewest]
+    return endpoints[equals[cursor % len(equals)]]
 
 
 def affine(endpoints: Sequence[Endpoint], load_of: LoadOf, key: int) -> tuple[Endpoint, bool]:

@@ -10,7 +10,6 @@ are set to zero.
 import mmap
 import os
 from collections import deque
-from collections.abc import Sequence
 from struct import Struct
 from typing import Final
 
@@ -160,7 +159,7 @@ class SharedLoad(Load):
             legs += self._counts[index]
         return legs
 
-    def count_all(self, endpoints: Sequence[Endpoint]) -> int:
+    def count_all(self, endpoints: list[Endpoint]) -> int:
         """Return the legs of several endpoints, of all workers."""
         total = 0
         for endpoint in endpoints:

@@ -191,22 +191,25 @@ FLAGS: Final[dict[str, tuple[Flag, ...]]] = {
     "selection of engines": (
         Flag("--split", "choosing", "split", _one_of(Split), "WHETHER",
              "whether to split requests: Auto (those that can be split) or Never (one engine serves each request)"),
-        Flag("--prefill-policy", "choosing", "prefill_policy", _POLICY, "POLICY", f"how to select P: {_POLICIES}"),
-        Flag("--decode-policy", "choosing", "decode_policy", _POLICY, "POLICY", "how to select D; the same values"),
+        Flag("--prefill-policy", "choosing", "prefill_policy", _POLICY, "POLICY",
+             f"how to select the prefill engine: {_POLICIES}"),
+        Flag("--decode-policy", "choosing", "decode_policy", _POLICY, "POLICY",
+             "how to select the decode engine; the same values"),
         Flag("--disaggregate-above-tokens", "choosing", "disaggregate_above_tokens", _whole(0, _MAX_TOKENS), "N",
-             "D alone serves prompts of at most N tokens, by an estimate; 0: split all; if both objectives below are "
-             "set, estimated times decide instead"),
+             "a decode engine alone serves prompts of at most N tokens, by an estimate; 0: split all; if both "
+             "objectives below are set, estimated times decide instead"),
     ),
     "service level objectives": (
         Flag("--slo-ttft-milliseconds", "slo", "ttft_milliseconds", _whole(0, _MAX_MILLISECONDS), "MS",
-             "longest time to first token; with --slo-tpot-milliseconds, D alone serves a request if it finishes the "
-             "prompt before any P and its streams keep their TPOT; 0: none"),
+             "longest time to first token; with --slo-tpot-milliseconds, a decode engine alone serves a request if it "
+             "finishes the prompt before any prefill engine and its streams keep their TPOT; 0: none"),
         Flag("--slo-tpot-milliseconds", "slo", "tpot_milliseconds", _whole(0, _MAX_MILLISECONDS), "MS",
-             "longest time per output token; it limits the requests at each D; 0: none"),
+             "longest time per output token; it limits the requests at each decode engine; 0: none"),
     ),
     "failures": (
         Flag("--on-prefill-failure", "retries", "on_prefill_failure", _one_of(PrefillFailure), "WHAT",
-             "if P fails: Retry (another P, finally D alone), Local (D alone at once) or Fail (return the error)"),
+             "if a prefill engine fails: Retry (another one, finally a decode engine alone), Local (a decode engine "
+             "alone at once) or Fail (return the error)"),
         Flag("--attempts", "retries", "attempts", _whole(1, 10), "N",
              "maximum number of attempts before the first event of an answer"),
         Flag("--retry-budget-percent", "retries", "budget_percent", _PERCENT, "N",
@@ -224,9 +227,10 @@ FLAGS: Final[dict[str, tuple[Flag, ...]]] = {
         Flag("--connect-seconds", "deadlines", "connect", _some_seconds, "S", "time to connect to an engine"),
         Flag("--prefill-seconds", "deadlines", "prefill", _some_seconds, "S", "time for the whole prefill leg"),
         Flag("--handoff-seconds", "deadlines", "handoff", _some_seconds, "S",
-             "in push orders, time from P's answer to D's first event; the engines' kv_lease_duration must be longer"),
+             "in push orders, time from the prefill engine's answer to the decode engine's first event; the "
+             "engines' kv_lease_duration must be longer"),
         Flag("--first-event-seconds", "deadlines", "first_event", _some_seconds, "S",
-             "time for the decode leg of a stream up to its first event, including D's queue"),
+             "time for the decode request of a stream up to its first event, including the engine's queue"),
         Flag("--idle-seconds", "deadlines", "idle", _some_seconds, "S", "longest gap in an engine's stream"),
         Flag("--total-seconds", "deadlines", "total", _some_seconds, "S", "time for a whole request"),
     ),

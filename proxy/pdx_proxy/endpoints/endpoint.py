@@ -6,9 +6,10 @@ from enum import StrEnum
 from hashlib import blake2b
 from typing import Any, Final
 
-from pdx_api.connectors import family_of
+from pdx_api.connectors import CONNECTORS, family_of
 from pdx_api.connectors.families import Family, Identity, Pool, Push
 from pdx_api.names import Order, Role
+from pdx_api.vllm.versions import abilities, minor, wire
 from pdx_proxy.config.settings import Address, EndpointSpec
 from pdx_proxy.endpoints.events import HUNG, INFERENCE, Cause
 from pdx_proxy.endpoints.models import ServedModel
@@ -33,6 +34,10 @@ class State(StrEnum):
     WARM = "Warm"
     SUSPECT = "Suspect"
     """It was warm until it was ejected, and has not failed a warm-up since."""
+    PAUSED = "Paused"
+    """It accepts no request for now, by its own answer, and has not failed."""
+    RETIRED = "Retired"
+    """It is a data-parallel rank that was removed, and accepts no request any more."""
     NOT_READY = "NotReady"
     """Its pod is not Ready."""
     LEAVING = "Leaving"
@@ -46,7 +51,7 @@ class Endpoint:
     spec: EndpointSpec
     """What discovery or flags say of it. Fields that every request needs are copied below."""
     warm_up_state: State = State.COLD
-    """The result of warm-up: Cold, Warming, Warm or Suspect. It stays while the pod is not Ready for a moment."""
+    """The result of warm-up: all but NotReady and Leaving. It stays while the pod is not Ready for a moment."""
     identity: Identity | None = None
     """How a D addresses it. Set for a warm P whose family needs it."""
     generation: int = 0
@@ -67,6 +72,8 @@ class Endpoint:
     """Where the workers count its legs together."""
     models: tuple[ServedModel, ...] = ()
     """What it reports that it serves, LoRA adapters included; empty until its first warm-up."""
+    version: str = ""
+    """The version of vLLM that it reports; empty until it has reported one."""
     name: str = field(init=False, repr=False, compare=False)
     """Unique name."""
     host: str = field(init=False, repr=False, compare=False)
@@ -87,6 +94,12 @@ class Endpoint:
     """The order that it is wired for."""
     family: Family = field(init=False, repr=False, compare=False)
     """How it hands KV over, or receives it."""
+    wire: str = field(init=False, repr=False, compare=False)
+    """What P and D must have in common beside the revision, to exchange KV; empty: unknown, or nothing."""
+    shows_params: bool = field(init=False, repr=False, compare=False)
+    """Whether its whole answers may have hand-off parameters. Not sought in engines that report no version of vLLM."""
+    streams_params: bool = field(init=False, repr=False, compare=False)
+    """The same for the events of its streams."""
     start: Start = field(init=False, repr=False, compare=False)
     """Its name and generation. What is learned of one start does not hold for the next."""
 
@@ -99,6 +112,12 @@ class Endpoint:
         for name in _OF_SPEC:
             object.__setattr__(self, name, getattr(self.spec, name))
         object.__setattr__(self, "family", _family_of(self.spec))
+        version = minor(self.version)
+        object.__setattr__(self, "shows_params", bool(version))
+        object.__setattr__(self, "streams_params", bool(version) and abilities(version).null_params)
+        connector = CONNECTORS.get(self.spec.connector)
+        versioned = connector is not None and connector.versioned
+        object.__setattr__(self, "wire", wire(self.version) if versioned else "")
         object.__setattr__(self, "start", (self.spec.name, self.generation))
 
     def __reduce__(self) -> tuple[type["Endpoint"], tuple[Any, ...]]:
@@ -148,6 +167,12 @@ def by_rank(specs: Iterable[EndpointSpec]) -> Iterable[EndpointSpec]:
             yield from (replace(spec, rank=rank) for rank in range(spec.ranks))
         else:
             yield spec
+
+
+def exchanges(prefill: Endpoint, decode: Endpoint) -> bool:
+    """Whether P and D are of one revision, and run versions of vLLM that exchange KV, as far as is known."""
+    known = prefill.wire and decode.wire
+    return prefill.revision == decode.revision and (not known or prefill.wire == decode.wire)
 
 
 def pairing(prefill: Endpoint, decode: Endpoint) -> Pairing:

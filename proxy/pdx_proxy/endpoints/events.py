@@ -53,6 +53,16 @@ class HealthCheckRequest:
 
 
 @dataclass(frozen=True, slots=True)
+class NotReady:
+    """An endpoint lives, and accepts no request by its own answer: it is paused, scales or is retired."""
+
+    name: str
+    generation: int
+    reason: str
+    retired: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class LostHandoff:
     """A D waits for a push that never comes. The blocks that it has allocated are never freed."""
 
@@ -81,6 +91,6 @@ class HandedOver:
     pair: tuple[str, int, str, int]
 
 
-EndpointEvent = Suspect | HealthCheckRequest | LostHandoff
+EndpointEvent = Suspect | NotReady | HealthCheckRequest | LostHandoff
 HandoffEvent = FailedHandoff | SlowHandoff | HandedOver
 EventSink = Callable[[EndpointEvent | HandoffEvent], None]

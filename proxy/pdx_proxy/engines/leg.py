@@ -17,8 +17,10 @@ from pdx_proxy.http.upstream.failures import (
     ClosedConnection,
     DeadlineExceeded,
     EngineBusy,
+    EngineUnready,
     LostConnection,
     Reason,
+    unready,
 )
 from pdx_proxy.http.upstream.retry_after import retry_after
 from pdx_proxy.payload.body import LegBody
@@ -58,6 +60,10 @@ class LegObserver:
 
     def busy(self, endpoint: Endpoint, seconds: float) -> None:
         """The endpoint accepts no request for so long, by its own answer."""
+        raise NotImplementedError
+
+    def unready(self, endpoint: Endpoint, failure: EngineUnready) -> None:
+        """The endpoint accepts no request at all, by its own answer."""
         raise NotImplementedError
 
     def counted(self, reservation: Reservation) -> None:
@@ -195,6 +201,7 @@ class Leg:
                 connection.check()
         except BadAnswer as failure:
             self._check_busy()
+            self._check_ready(failure.body)
             if connection.answer.status != _BUSY and not self.judged:
                 self._observer.failed(self.endpoint, failure.detail)
             raise
@@ -230,6 +237,8 @@ class Leg:
         status = connection.answer.status
         if status != 200:
             self._check_busy()
+            if status == _BUSY:
+                self._check_ready(connection.answer.document)
         if status >= 500 and status != _BUSY and counts and not self.judged:
             self._observer.failed(self.endpoint, f"status {status}")
         elif status == 200:
@@ -255,6 +264,14 @@ class Leg:
             if not self.judged:
                 self._observer.busy(self.endpoint, seconds)
             raise EngineBusy(self.endpoint.name, seconds, answer.status, body) from None
+
+    def _check_ready(self, error: bytes) -> None:
+        """Raise EngineUnready if the engine's error says that it accepts no request at all."""
+        failure = unready(self.endpoint.name, error)
+        if failure is not None:
+            if not self.judged:
+                self._observer.unready(self.endpoint, failure)
+            raise failure from None
 
     def _succeed(self) -> None:
         self._observer.succeeded(self.endpoint)

@@ -12,6 +12,7 @@ from pdx_proxy.endpoints.events import (
     HandedOver,
     HealthCheckRequest,
     LostHandoff,
+    NotReady,
     SlowHandoff,
     Suspect,
 )
@@ -25,7 +26,9 @@ from pdx_proxy.http.upstream.failures import (
     ConnectTimeout,
     DeadlineExceeded,
     EngineFailure,
+    EngineUnready,
     Reason,
+    Unready,
 )
 
 _FULL: Final = 503
@@ -58,7 +61,7 @@ class EndpointObserver(LegObserver):
         self._handoffs = OutlierDetector(outliers.limit, Cause.FAILED_HANDOFFS, "failed hand-offs")
         self._notify = notify
         self._lost: set[Start] = set()
-        """Endpoints that were reported as lost. One report is enough, and all requests of a dead engine fail."""
+        """Endpoints that were reported as lost or not ready. One report is enough, and all requests fail there."""
         self._checked: dict[Start, float] = {}
         """When a health check of an endpoint was last requested."""
         self._failed_with: dict[Start, Start] = {}
@@ -86,6 +89,12 @@ class EndpointObserver(LegObserver):
 
     def busy(self, endpoint: Endpoint, seconds: float) -> None:
         self._load.back_off(endpoint, seconds)
+
+    def unready(self, endpoint: Endpoint, failure: EngineUnready) -> None:
+        start = endpoint.start
+        if start not in self._lost:
+            self._lost.add(start)
+            self._notify(NotReady(*start, failure.detail, failure.why is Unready.RETIRED))
 
     def suspect(self, endpoint: Endpoint, failure: EngineFailure) -> None:
         """The endpoint may have died or restarted.

@@ -15,7 +15,7 @@ from pdx_proxy.engines.transfer_params import NO_PARAMS, handed_over, identity_o
 from pdx_proxy.engines.upstreams import Engines
 from pdx_proxy.http.routes import MODELS
 from pdx_proxy.http.upstream.answer import Answer, one_line
-from pdx_proxy.http.upstream.failures import BadAnswer, DeadlineExceeded, EngineFailure, Reason
+from pdx_proxy.http.upstream.failures import BadAnswer, DeadlineExceeded, EngineFailure, EngineUnready, Reason
 from pdx_proxy.payload.body import body_of, prefill_body
 
 PATH: Final = "/v1/completions"
@@ -26,6 +26,8 @@ _UNSUPPORTED: Final = (404, 501)
 _FOR_CLIENTS: Final = "remote_prefill_cached_tokens"
 """How many prompt tokens P had cached. A D that receives it reports it as its usage, instead of the tokens from P."""
 _METRICS: Final = "/metrics"
+_PAUSES: Final = "/is_paused"
+_PAUSES_SECONDS: Final = 2.0
 _METRICS_BYTES: Final = 512 * 1024
 _RANK_BYTES: Final = 96 * 1024
 """A page of metrics may have so many more for each rank. vLLM's has 60 kB for each."""
@@ -37,6 +39,12 @@ _TEXT: Final = 640
 """Characters of an engine's own text about a failure that are searched."""
 _UNIQUE: Final = re.compile(r"\b[\w-]*[0-9a-f]{8}[\w-]*")
 """Ids of requests and addresses in memory."""
+
+
+class _Pause(msgspec.Struct):
+    """vLLM's answer to GET /is_paused."""
+
+    is_paused: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +162,8 @@ async def serve(
         if answer.status != 200:
             raise _failed(endpoint, answer)
         return answer
+    except EngineUnready:
+        raise
     except BadAnswer as failure:
         text = error_text(failure.body)
         if not text or text in failure.detail:
@@ -181,6 +191,15 @@ async def answers_health(engines: Engines, endpoint: Endpoint, seconds: float) -
         leg.end()
     if answer.status >= 500:
         raise _failed(endpoint, answer)
+
+
+async def is_paused(engines: Engines, endpoint: Endpoint) -> bool:
+    """Whether an engine reports that it is paused. Without vLLM's routes for that it reports nothing."""
+    page = await page_of(engines, endpoint, _PAUSES, _PAUSES_SECONDS)
+    try:
+        return msgspec.json.decode(page, type=_Pause).is_paused
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return False
 
 
 async def page_of(engines: Engines, endpoint: Endpoint, path: str, seconds: float) -> bytes:

@@ -70,7 +70,7 @@ def create_engines(settings: Settings, notify: EventSink, load: Load | None = No
     return Engines(
         settings=settings,
         pool=ConnectionPool(idle_seconds=settings.idle_seconds, connect_seconds=settings.deadlines.connect),
-        new_id=map(f"{prefix}%x".__mod__, count(1)).__next__,  # half of the instructions of a function
+        new_id=map(prefix.__add__, map(str, count(1))).__next__,  # a third of the instructions of a function
         clock=time.perf_counter,
         load=load,
         observer=EndpointObserver(load, OutlierDetector(settings.health.consecutive_errors), notify),

@@ -237,7 +237,8 @@ class PrefillFirstLegs(Legs):
     def _releasers(self) -> list[Endpoint]:
         """The decode engines that may free P's blocks. The pair's own comes last if it may no longer be selected."""
         decode, decodes = self.decode_leg.endpoint, self._engines.snapshot.decode
-        others = [d for d in decodes if d.revision == decode.revision and d.name != decode.name]
+        same = [d for d in decodes if d.revision == decode.revision and d.wire == decode.wire]
+        others = [d for d in same if d.name != decode.name]
         if self._decode in AVOIDED and others:
             return others
         return [decode, *others] if any(d.name == decode.name for d in decodes) else [*others, decode]

@@ -27,6 +27,7 @@ from pdx_proxy.http.upstream.failures import (
     ConnectFailure,
     EngineBusy,
     EngineFailure,
+    EngineUnready,
     LostConnection,
     Reason,
     RequestExpired,
@@ -228,7 +229,7 @@ class PushPrefill:
 
     def _may_resend(self, failure: EngineFailure) -> bool:
         """Whether the same leg may succeed at the same P, for a D that waits."""
-        if self._concluded or not self._decode_leg.sent or isinstance(failure, ConnectFailure):
+        if self._concluded or not self._decode_leg.sent or isinstance(failure, ConnectFailure | EngineUnready):
             return False
         if self._transfer.notifies:
             return has_answered(failure, (FULL,))

@@ -17,7 +17,7 @@ from pdx_proxy.engines.leg import Leg
 from pdx_proxy.engines.upstreams import Engines
 from pdx_proxy.handoff.handshakes import Handshakes
 from pdx_proxy.handoff.request import Request
-from pdx_proxy.http.upstream.failures import EngineBusy
+from pdx_proxy.http.upstream.failures import EngineBusy, EngineUnready
 from pdx_proxy.payload.body import LegBody, identified
 from pdx_proxy.telemetry.counters import Counters, Phase
 from pdx_proxy.telemetry.timeline import LegRecord
@@ -127,6 +127,8 @@ class WorkerState:
 
     def back_off(self, endpoint: Endpoint, failure: EngineBusy, request: Request) -> None:
         """The engine accepts no request for some time, or none of this client, whose credential it has received."""
+        if isinstance(failure, EngineUnready):
+            self.engines.observer.unready(endpoint, failure)
         self.engines.load.back_off(endpoint, failure.seconds, 0 if failure.by_engine else request.credential)
 
     def mark_handshake(self, prefill: Endpoint, decode: Endpoint) -> None:

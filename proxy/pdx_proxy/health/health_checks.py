@@ -2,8 +2,8 @@
 
 A request that waits too long shows nothing about its engine: it may queue there, or be large. So the control side opens
 a connection of its own. An engine that answers `/health` is left alone; whether its core works is shown by its metrics
-(`progress`), because vLLM answers `/health` also while its core hangs. Without requests, `idle_checks` requests the
-check.
+(`progress`), because vLLM answers `/health` also while its core hangs. Whether it is paused it reports at `/is_paused`.
+Without requests, `idle_checks` requests the check.
 """
 
 import asyncio
@@ -12,10 +12,10 @@ from collections.abc import Callable
 from typing import Final
 
 from pdx_proxy.endpoints.endpoint import Endpoint
-from pdx_proxy.endpoints.events import Cause, EndpointEvent, Suspect
-from pdx_proxy.engines.probe import answers_health
+from pdx_proxy.endpoints.events import Cause, EndpointEvent, NotReady, Suspect
+from pdx_proxy.engines.probe import answers_health, is_paused
 from pdx_proxy.engines.upstreams import Engines
-from pdx_proxy.http.upstream.failures import ConnectFailure, ConnectTimeout, EngineFailure
+from pdx_proxy.http.upstream.failures import ConnectFailure, ConnectTimeout, EngineFailure, Unready
 
 FAILED_CHECKS: Final = 2
 """Consecutive failed checks that eject an endpoint."""
@@ -67,21 +67,22 @@ class HealthChecks:
 
     async def _run(self, endpoint: Endpoint) -> None:
         try:
-            suspect = await self._check(endpoint)
+            found = await self._check(endpoint)
         except Exception:
             _log.exception("The health check of %s failed.", endpoint.name)
             return
-        if suspect is not None:
-            self._report(suspect)
+        if found is not None:
+            self._report(found)
 
-    async def _check(self, endpoint: Endpoint) -> Suspect | None:
+    async def _check(self, endpoint: Endpoint) -> Suspect | NotReady | None:
         failed = 0
         clock = self._engines.clock
         for _ in range(_TRIES):
             began = clock()
             try:
                 await answers_health(self._engines, endpoint, self._seconds)
-                return None
+                paused = await is_paused(self._engines, endpoint)
+                return NotReady(*endpoint.start, Unready.PAUSED.value) if paused else None
             except EngineFailure as failure:
                 failed += not failure.local and clock() - began < self._seconds + _LATE_SECONDS
                 suspect = conclude(endpoint, failure, failed)

@@ -5,7 +5,7 @@
 
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from pdx_api.names import Role
@@ -19,7 +19,10 @@ WINDOWS: Final = 30
 """Parts of the last hour that are kept."""
 _LEAST: Final = 10
 """First tokens, or output tokens, from which on their duration is reported."""
-_COUNTS: Final = ("outcomes", "sheds", "notSplit", "retries")
+_COUNTS: Final = ("outcomes", "sheds", "notSplit", "retries", "broken")
+_WAITS: Final = (Phase.TO_PREFILL, Phase.PREFILL, Phase.HANDOFF)
+"""Phases between the queue and the first token."""
+_MEASURED: Final = (Phase.FIRST_TOKEN, Phase.QUEUE, *_WAITS)
 
 
 def median(counts: Sequence[int]) -> float | None:
@@ -50,6 +53,8 @@ class _Totals:
     phases: Mapping[str, Sequence[int]] = field(default_factory=dict)
     tokens: Mapping[str, Mean] = field(default_factory=dict)
     """Endpoint -> time between output tokens."""
+    starts: Mapping[str, int] = field(default_factory=dict)
+    """Endpoint -> how often it was warmed up."""
 
     def grown(self, then: "_Totals", name: str) -> dict[str, int]:
         """Return what was counted since `then`, without zeros; counts of a worker that has ended are lost."""
@@ -96,7 +101,7 @@ class History:
         self._first: dict[str, Mean] = {}
         """Endpoint -> its time between output tokens when it was first seen: it may have served for long before."""
 
-    def update(self, at: float, report: Mapping[str, Any], engines: Iterable[Report] = ()) -> None:
+    def update(self, at: float, report: Mapping[str, Any], engines: Sequence[Report] = ()) -> None:
         """Add the sum of the workers' reports (`Counters.report`) and the last reports of the engines."""
         tokens = {
             each.endpoint.name: each.metrics.between_tokens
@@ -108,7 +113,8 @@ class History:
         oldest = self._recent[0].tokens
         gone = {n: mean for n, mean in self._recent[-1].tokens.items() if n not in tokens and oldest.get(n) != mean}
         self._first = {name: self._first.get(name, mean) for name, mean in (gone | tokens).items()}
-        self._recent.append(_totals(at, report, gone | tokens))
+        starts = {**self._recent[-1].starts, **{each.endpoint.name: each.endpoint.generation for each in engines}}
+        self._recent.append(replace(_totals(at, report, gone | tokens), starts=starts))
         while len(self._recent) > 2 and self._recent[1].at <= at - self._window:
             self._recent.popleft()
         if at - self._since.at >= self._window:
@@ -126,6 +132,8 @@ class History:
             "retriesRefused": max(0, now.refused - then.refused),
             "ttft": _described(now.durations(then, Phase.FIRST_TOKEN)),
             "queue": _described(now.durations(then, Phase.QUEUE)),
+            "phases": {phase.value: _described(now.durations(then, phase)) for phase in _WAITS},
+            "restarts": self._restarts(),
             "tpot": {name: mean.mean for name, mean in now.token_times(then, self._first).items()},
             "normal": {
                 "ttft": typical(speed.ttft for speed in self._speeds),
@@ -133,9 +141,16 @@ class History:
             },
         }
 
+    def _restarts(self) -> dict[str, int]:
+        """Return how often each engine was warmed up again."""
+        first: dict[str, int] = {}
+        for totals in self._recent:
+            first = {**totals.starts, **first}
+        return {name: count - first[name] for name, count in self._recent[-1].starts.items() if count > first[name]}
+
 
 def _totals(at: float, report: Mapping[str, Any], tokens: Mapping[str, Mean]) -> _Totals:
-    phases = {str(name): list(report["phases"][name]["counts"]) for name in (Phase.FIRST_TOKEN, Phase.QUEUE)}
+    phases = {str(name): list(report["phases"][name]["counts"]) for name in _MEASURED}
     return _Totals(
         at, {name: dict(report[name]) for name in _COUNTS}, int(report["retriesRefused"]), phases, dict(tokens)
     )

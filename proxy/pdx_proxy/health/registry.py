@@ -2,17 +2,21 @@
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Final
 
 from pdx_api.connectors.families import Identity
 from pdx_api.names import Role
 from pdx_proxy.balancing.shared_load import LoadTable
 from pdx_proxy.config.settings import EndpointSpec
-from pdx_proxy.endpoints.endpoint import NO_SLOT, Endpoint, Pairing, State, by_rank, pairing
-from pdx_proxy.endpoints.events import Cause, EndpointEvent, HealthCheckRequest, LostHandoff, Suspect
+from pdx_proxy.endpoints.endpoint import NO_SLOT, Endpoint, Pairing, State, by_rank, exchanges, pairing
+from pdx_proxy.endpoints.events import Cause, EndpointEvent, HealthCheckRequest, LostHandoff, NotReady, Suspect
 from pdx_proxy.endpoints.models import latest, read_models
 from pdx_proxy.endpoints.snapshot import Snapshot
+from pdx_proxy.endpoints.version import read_version
 from pdx_proxy.health import ejection
+
+_UNREADY_PAUSE: Final = 0.2
+"""Seconds before the first warm-up of an endpoint that is not ready."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +57,8 @@ class EndpointRegistry:
     @property
     def snapshot(self) -> Snapshot:
         """The snapshot in force."""
-        return Snapshot.of(self._endpoints.values(), self._handshaken, self._suspended, self._watched)
+        everything = self._endpoints.values()
+        return Snapshot.of(everything, self._handshaken, self._suspended | _strangers(everything), self._watched)
 
     def endpoint(self, name: str) -> Endpoint:
         """Return an endpoint; raises KeyError if it is gone."""
@@ -90,6 +95,8 @@ class EndpointRegistry:
             return Actions(check=endpoint) if self._is_warm_start(endpoint, event) else Actions()
         if isinstance(event, LostHandoff):
             return self._put(endpoint, lost=endpoint.lost + 1)
+        if isinstance(event, NotReady):
+            return self._leave_out(endpoint, event) if self._is_warm_start(endpoint, event) else Actions()
         return self._eject(endpoint, event) if self._is_warm_start(endpoint, event) else Actions()
 
     def set_pairs(self, suspended: frozenset[Pairing], watched: frozenset[Pairing]) -> Actions:
@@ -107,10 +114,15 @@ class EndpointRegistry:
         models = read_models(page)
         return Actions() if models is None else self._put(endpoint, models=latest(endpoint.models, models))
 
+    def set_version(self, endpoint: Endpoint, page: bytes) -> Actions:
+        """Put the version in force that an endpoint reports on a page. Without such a page it stays as it is."""
+        version = read_version(page)
+        return self._put(endpoint, version=version) if version else Actions()
+
     def next_decode(self, prefill: Endpoint) -> Endpoint | None:
-        """Return a warm D of the P's revision, each in turn; None if there is none."""
+        """Return a warm D that takes KV from the P, each in turn; None if there is none."""
         decodes = [e for e in self._endpoints.values() if e.warm and e.role is Role.DECODE]
-        decodes = [d for d in decodes if d.revision == prefill.revision]
+        decodes = [d for d in decodes if exchanges(prefill, d)]
         if not decodes:
             return None
         self._cursor += 1
@@ -119,11 +131,17 @@ class EndpointRegistry:
     def waiting_for_decode(self, prefill: Endpoint) -> Actions:
         """A P is warm but for its hand-off."""
         reason = "waits for a warm decode engine of its revision"
+        if any(e.warm and e.role is Role.DECODE and e.revision == prefill.revision for e in self._endpoints.values()):
+            reason += f" with vLLM {prefill.version}"
         return self._put(prefill, warm_up_state=State.WARMING, reason=reason)
 
     def warm_up_failed(self, endpoint: Endpoint, reason: str, *, down: bool) -> Actions:
         """A warm-up failed. An engine that is `down` does not listen, so it starts again with all of its blocks."""
         return self._put(endpoint, warm_up_state=State.COLD, reason=reason, lost=0 if down else endpoint.lost)
+
+    def not_ready(self, endpoint: Endpoint, reason: str, *, retired: bool) -> Actions:
+        """An endpoint has refused its warm-up because it is paused, scales or is retired."""
+        return self._put(endpoint, warm_up_state=_unready(retired=retired), reason=reason, ejected_by=None)
 
     def warm_up_succeeded(
         self, endpoint: Endpoint, identity: Identity | None = None, decode: Endpoint | None = None
@@ -139,7 +157,12 @@ class EndpointRegistry:
         actions = self._put(endpoint, warm_up_state=State.WARM, **changes)
         return replace(actions, wake_prefills=endpoint.role is Role.DECODE)
 
-    def _is_warm_start(self, endpoint: Endpoint, event: Suspect | HealthCheckRequest) -> bool:
+    def _leave_out(self, endpoint: Endpoint, event: NotReady) -> Actions:
+        """An endpoint that is not ready is no failure: it is warmed up until it accepts that."""
+        actions = self._put(endpoint, warm_up_state=_unready(retired=event.retired), reason=event.reason)
+        return replace(actions, start=(endpoint.name,) if endpoint.spec.ready else (), pause=_UNREADY_PAUSE)
+
+    def _is_warm_start(self, endpoint: Endpoint, event: Suspect | NotReady | HealthCheckRequest) -> bool:
         """Whether the event is about the endpoint as it is now, and not about an earlier start."""
         return endpoint.warm_up_state is State.WARM and endpoint.generation == event.generation
 
@@ -181,6 +204,22 @@ class EndpointRegistry:
         if _is_other(endpoint.spec, spec):
             return Endpoint(spec, generation=endpoint.generation, reason="has restarted", slot=endpoint.slot)
         return endpoint if endpoint.spec == spec else replace(endpoint, spec=spec)
+
+
+def _strangers(endpoints: Iterable[Endpoint]) -> frozenset[Pairing]:
+    """The pairs of one revision whose versions of vLLM exchange no KV."""
+    known = [e for e in endpoints if e.wire]
+    if len({e.wire for e in known}) < 2:
+        return frozenset()
+    prefills = [e for e in known if e.role is Role.PREFILL]
+    decodes = [e for e in known if e.role is Role.DECODE]
+    return frozenset(
+        pairing(p, d) for p in prefills for d in decodes if p.revision == d.revision and not exchanges(p, d)
+    )
+
+
+def _unready(*, retired: bool) -> State:
+    return State.RETIRED if retired else State.PAUSED
 
 
 def _is_other(old: EndpointSpec, new: EndpointSpec) -> bool:

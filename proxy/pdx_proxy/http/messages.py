@@ -48,11 +48,11 @@ def request_head(
     method: str, path: str, host: str, headers: Iterable[tuple[str, str]], size: int, own: str = ""
 ) -> bytes:
     """The head of a request to an engine with a body of `size` bytes. `own` is header lines with their line ends."""
-    head = f"{method} {path} HTTP/1.1\r\nHost: {host}\r\n{own}"
+    parts = [method, " ", path, " HTTP/1.1\r\nHost: ", host, "\r\n", own]
     for name, value in headers:
-        head += f"{name}: {value}\r\n"
-    body = f"Content-Type: application/json\r\nContent-Length: {size}\r\n\r\n" if size else "\r\n"
-    return (head + body).encode("latin-1")
+        parts += (name, ": ", value, "\r\n")
+    parts += ("Content-Type: application/json\r\nContent-Length: ", str(size), "\r\n\r\n") if size else ("\r\n",)
+    return "".join(parts).encode("latin-1")
 
 
 def http_date(second: int) -> str:

@@ -174,12 +174,13 @@ def _reaches(path: str, members: dict[str, Any]) -> bool:
 
 def _has_logprobs(path: str, members: dict[str, Any]) -> bool:
     """Whether `top_logprobs` and `logprob_token_ids` come with the `logprobs` that they need."""
+    ids, top = members.get("logprob_token_ids"), members.get("top_logprobs")
+    if ids is None and top is None:
+        return True
     given = bytes(members.get("logprobs", _NULL))
-    has = given == _TRUE if path == CHAT else given != _NULL
-    if not has and bytes(members.get("logprob_token_ids", _NULL)) not in (_NULL, b"[]"):
-        return False
-    top = members.get("top_logprobs")
-    return has or top is None or path != CHAT or bytes(top) in (_NULL, b"0")
+    if given == _TRUE if path == CHAT else given != _NULL:
+        return True
+    return bytes(ids or _NULL) in (_NULL, b"[]") and (path != CHAT or bytes(top or _NULL) in (_NULL, b"0"))
 
 
 _STOPS: Final[dict[str, _Check]] = {"stop": _are_stops, "stop_token_ids": _are_tokens, "ignore_eos": _is_bool}

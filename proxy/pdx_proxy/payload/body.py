@@ -34,9 +34,8 @@ _PARAMS: Final = b',"kv_transfer_params":'
 _ONE_PROMPT: Final = b'"."'
 _NOT_ONE_PROMPT: Final = b"null"
 """What `decide` reads instead of a long prompt."""
-
-
 _TEXT: Final = msgspec.json.Decoder(str)
+_ENCODE: Final = msgspec.json.encode
 
 
 class Body:
@@ -281,7 +280,7 @@ def _model_in(members: bytes) -> str:
 def prefill_body(body: Body, params: Mapping[str, Any] | msgspec.Raw | None) -> LegBody:
     """The body of P's leg: one token, no stream, and all members that shape the prompt as the client wrote them."""
     own = body.prefill
-    given = b"" if params is None else msgspec.json.encode(params)
+    given = b"" if params is None else _ENCODE(params)
     name = _PARAMS if given else b""
     shared = body.shared
     if isinstance(shared, BodyParts):
@@ -291,7 +290,7 @@ def prefill_body(body: Body, params: Mapping[str, Any] | msgspec.Raw | None) -> 
 
 def decode_body(body: Body, params: Mapping[str, Any] | msgspec.Raw | None) -> LegBody:
     """The body of D's leg: the client's body, with the parameters of the hand-off if there are any."""
-    own = b"" if params is None else b'"kv_transfer_params":' + msgspec.json.encode(params)
+    own = b"" if params is None else b'"kv_transfer_params":' + _ENCODE(params)
     shared, answer = body.shared, body.answer
     if isinstance(shared, BodyParts):
         assert isinstance(answer, BodyParts), "all members of a large body are parts"
@@ -312,7 +311,7 @@ def settling_body(api: API, params: Mapping[str, Any] | msgspec.Raw, max_tokens:
     prefix cache. The leg goes to the API's `settles_at`.
     """
     shape = {api.limit: max_tokens, "ignore_eos": True, "cache_salt": salt}
-    return msgspec.json.encode({**api.prompt, **shape, "kv_transfer_params": params})
+    return _ENCODE({**api.prompt, **shape, "kv_transfer_params": params})
 
 
 def identified(body: LegBody, request_id: str) -> LegBody:

@@ -38,6 +38,10 @@ _REPEATED: Final = 3
 """How often events that prove nothing may have the bytes of the request that they repeat. vLLM does so twice before the
 engine has the request, with the default values of members that the client left out."""
 _ABORTED: Final = b'"finish_reason":"abort"'
+_DONE: Final = b"[DONE]"
+_NO_CHOICES: Final = b'"choices":[]'
+"""Of the event with the usage. vLLM before 0.32 ends a completion whose KV failed to load without another event
+(openai/completion/serving.py, `completion_stream_generator`: it skips an output without tokens before it raises)."""
 _STOP_REASON: Final = b'"stop_reason":'
 _NO_STOP_REASON: Final = b'"stop_reason":null'
 """Of a message whose request was aborted. In an answer that is no stream the member is missing."""
@@ -195,7 +199,7 @@ def _proves(endpoint: str, answer: Answer, event: bytes) -> bool:
     if _only_announces(event):
         answer.generates = True
         return False
-    return True
+    return not _only_ends(event)
 
 
 def _ends_without_token(name: bytes, event: bytes) -> bool:
@@ -224,6 +228,11 @@ def _fields(event: bytes) -> tuple[bytes, bytes]:
         elif field == b"data":
             data.append(value)
     return name, b"\n".join(data)
+
+
+def _only_ends(event: bytes) -> bool:
+    """Whether an event without a token ends a stream or reports its usage."""
+    return event.rstrip().endswith(_DONE) or event.find(_NO_CHOICES) >= 0
 
 
 def _only_announces(event: bytes) -> bool:

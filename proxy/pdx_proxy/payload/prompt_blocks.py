@@ -44,8 +44,8 @@ _LIST: Final = 0x5B
 _ZERO: Final = 0x30
 _NINE: Final = 0x39
 _SPACES: Final = (0x20, 0x09, 0x0A, 0x0D)
-_HASH: Final = xxh3_64_intdigest
-"""A name of this module: compiled, another one is looked up at each use."""
+_HASH: Final[Any] = xxh3_64_intdigest
+"""A name of this module: compiled, another one is looked up at each use. Its results are no integers: see `_Chain`."""
 
 
 class PromptBlocks:
@@ -71,8 +71,8 @@ class _Chain:
 
     __slots__ = ("_begin", "_block", "_hash", "_hashed", "_last", "_part", "_token_bytes", "ends", "hashes", "tokens")
 
-    def __init__(self, key: int) -> None:
-        self._hash: Any = key  # not an integer: compiled, one of 64 bits is converted at each use
+    def __init__(self, key: Any) -> None:
+        self._hash = key  # not an integer: compiled, one of 64 bits is converted at each use
         self._hashed = 0
         """Up to where the hash covers the prompt."""
         self._block = BLOCK_BYTES
@@ -85,7 +85,7 @@ class _Chain:
         self._token_bytes = TEXT_BYTES
         self.tokens = 0
         """Tokens of the parts before the present one."""
-        self.hashes: list[int] = []
+        self.hashes: list[Any] = []
         self.ends: list[int] = []
 
     def start(self, part: memoryview, token_bytes: int) -> None:
@@ -192,9 +192,9 @@ def large_prompt_blocks(members: dict[str, Any]) -> Generator[int, None, PromptB
     return _blocks(chain)
 
 
-def _text_blocks(text: Any, size: int, key: int) -> PromptBlocks:
+def _text_blocks(text: Any, size: int, key: Any) -> PromptBlocks:
     """The blocks of a prompt that is one text: the same as a chain's, in a third of the instructions."""
-    hashes: list[int] = []
+    hashes: list[Any] = []
     ends: list[int] = []
     begin, end = 0, BLOCK_BYTES
     if end < size:
@@ -216,10 +216,10 @@ def _blocks(chain: _Chain) -> PromptBlocks:
     return PromptBlocks(chain.hashes, chain.ends, chain.tokens)
 
 
-def _key(members: dict[str, Any]) -> int:
+def _key(members: dict[str, Any]) -> Any:
     """A hash of what separates prompts with equal texts. An adapter (LoRA) is requested by the model's name."""
     model = members.get("model")
-    key = 0 if model is None else _HASH(model)
+    key: Any = 0 if model is None else _HASH(model)
     for name in _KEYS:
         value = members.get(name)
         if value is not None:

@@ -142,6 +142,7 @@ def _describe_endpoint(endpoint: Endpoint, legs: int, limit: float | None) -> di
         "revision": endpoint.revision,
         "connector": endpoint.connector,
         "order": endpoint.order,
+        "version": endpoint.version or None,
         "state": endpoint.state,
         "reason": endpoint.reason,
         "starts": endpoint.generation,

@@ -215,8 +215,10 @@ class Attempts:
             return False, None
         full.update([engine.name for engine in snapshot.prefill if load.full(engine)])
         choice = self._choose(request, self._first, full)
-        if choice is not None and self.has_room(choice) and (choice.prefill is not None or not request.divisible):
-            return True, choice
+        if choice is not None and choice.decode.name not in full:
+            prefill = choice.prefill
+            if not request.divisible if prefill is None else prefill.name not in full:
+                return True, choice
         return self.choose_with_room(request)
 
     def choose_with_room(self, request: Request) -> tuple[bool, Choice | None]:

@@ -179,6 +179,7 @@ class Gateway:
         """The outcome of an answer that broke. Its engine is probed, unless only the request has expired."""
         if isinstance(failure, RequestExpired):
             return Outcome.EXPIRED
+        self._serving.counters.broke(handoff.decode.endpoint.name)
         if isinstance(failure, EndedEarly):
             return Outcome.BROKEN
         self._serving.engines.observer.suspect(handoff.decode.endpoint, failure)

@@ -57,9 +57,8 @@ class RequestReader:
         """
         headers = exchange.headers
         names = self._forwarded if timeline.trace is None else self._without_trace
-        received = [(name, headers.get(name, "")) for name in names]
         deadline = self._loop.time() + self._total_seconds
-        forwarded = tuple([(name, value) for name, value in received if value and value.isascii()])
+        forwarded = tuple([(name, value) for name in names if (value := headers.get(name)) and value.isascii()])
         if kind is _READ:
             timeline.read = self._clock()
             return Request(exchange.path, Body(), forwarded, False, timeline, permit, deadline)

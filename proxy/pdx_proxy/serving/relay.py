@@ -14,6 +14,7 @@ from pdx_proxy.http.upstream.connection import Sink
 from pdx_proxy.http.upstream.failures import DeadlineExceeded, EndedEarly, EngineFailure, LostConnection, RequestExpired
 from pdx_proxy.payload.apis import APIS
 from pdx_proxy.payload.cache_hits import UNKNOWN, with_hits
+from pdx_proxy.serving.params_sink import ParamsSink, without_params
 from pdx_proxy.serving.silence import await_end
 from pdx_proxy.serving.stream_end import Break, break_of, is_whole, stream_end
 from pdx_proxy.serving.usage_sink import UsageSink
@@ -65,6 +66,8 @@ async def relay(
     counters.chunks += 1
     if answer.complete:
         body = answer.body
+        if leg.endpoint.shows_params:
+            body = without_params(body, stream=answer.framed or answer.is_event_stream)
         if hits is not None and hits.tokens != UNKNOWN and answer.status == 200:
             body = with_hits(exchange.path, body, hits.tokens)
         if trace is not None:
@@ -77,17 +80,19 @@ async def relay(
     head, raw = _open_head(exchange, answer, headers)
     sink: Sink = exchange if trace is None else TailSink(exchange, trace)
     usage = None if hits is None or not answer.framed else UsageSink(sink, hits, exchange.path, raw=raw)
-    begin = leg.relay(sink if usage is None else usage, raw=raw)
+    shows = leg.endpoint.streams_params if answer.framed else leg.endpoint.shows_params
+    params = ParamsSink(usage or sink) if shows else None
+    begin = leg.relay(params or usage or sink, raw=raw)
+    if params is not None:
+        begin = params.change(begin)
     exchange.write(head + (begin if usage is None else usage.change(begin)))
     exchange.bind_upstream(leg)
     counters.relays.add(leg)
     try:
         await (leg.relayed(idle) if engines is None else await_end(engines, leg, idle))
-        if usage is not None:
-            usage.flush()
+        _flush(params, usage)
     except (LostConnection, DeadlineExceeded, RequestExpired) as failure:
-        if usage is not None:
-            usage.flush()
+        _flush(params, usage)
         _cut(exchange, leg, raw, break_of(failure))
         return failure
     except asyncio.CancelledError:  # the client has left, and no write reaches it; or the gateway shuts down
@@ -99,6 +104,13 @@ async def relay(
         exchange.bind_upstream(None)
         leg.resume()  # the next exchange on its connection has another client
     return _check_end(exchange, leg, leg.last_chunk)
+
+
+def _flush(params: ParamsSink | None, usage: UsageSink | None) -> None:
+    if params is not None:
+        params.flush()
+    if usage is not None:
+        usage.flush()
 
 
 def _check_end(exchange: Exchange, leg: Leg, tail: bytes) -> EndedEarly | None:

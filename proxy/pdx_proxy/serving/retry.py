@@ -7,7 +7,7 @@ from typing import Final
 from pdx_api.names import PrefillFailure
 from pdx_proxy.endpoints.endpoint import Pairing
 from pdx_proxy.handoff.failures import HandoffFailure, symptom
-from pdx_proxy.http.upstream.failures import EngineFailure
+from pdx_proxy.http.upstream.failures import EngineFailure, EngineUnready
 from pdx_proxy.telemetry.counters import LocalPrefillReason
 
 MOST_DEATHS: Final = 2
@@ -101,13 +101,14 @@ class Retry:
         whole = by_prefill and (self.policy is PrefillFailure.LOCAL or symptom(failure.cause) is not None)
         over = failure.cause.local or (by_prefill and fails)
         alone = failure.whole or (failure.pair is not None and not fails)
+        unready = isinstance(failure.cause, EngineUnready)  # it has done no work, so another attempt adds no load
         return replace(
             self,
             left=0 if over else max(self.left - 1, int(alone)),
             avoid=self.avoid | {failure.endpoint.name},
             last=failure.cause,
             whole=self.whole or alone or whole,
-            pending=Pending(failure.pair or self.pending.failed, alone, blame=failure.blame),
+            pending=Pending(failure.pair or self.pending.failed, alone or unready, blame=failure.blame),
         )
 
     def after_deaths(self, dead: frozenset[str], *, of_decode: bool) -> "Retry":

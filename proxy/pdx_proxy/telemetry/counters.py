@@ -202,6 +202,8 @@ class Counters:
     settlements: dict[str, int] = field(default_factory=lambda: dict.fromkeys(Settlement, 0))
     retries: dict[str, int] = field(default_factory=dict)
     """Attempts that failed before the first event, by reason."""
+    broken: dict[str, int] = field(default_factory=dict)
+    """Answers that did not reach their end, by engine."""
     sheds: dict[str, int] = field(default_factory=lambda: dict.fromkeys(ShedReason, 0))
     """Requests that were shed, by reason."""
     quarantined: dict[str, int] = field(default_factory=lambda: dict.fromkeys((each.value for each in Quarantine), 0))
@@ -235,6 +237,10 @@ class Counters:
         """Count an attempt that failed."""
         self.retries[reason] = self.retries.get(reason, 0) + 1
 
+    def broke(self, endpoint: str) -> None:
+        """Count an answer of this engine that did not reach its end."""
+        self.broken[endpoint] = self.broken.get(endpoint, 0) + 1
+
     def pin(self, prefill: str) -> None:
         """A P has finished, and its KV waits for a D. Call `unpin` once for each call."""
         self.pinned[prefill] = self.pinned.get(prefill, 0) + 1
@@ -253,6 +259,7 @@ class Counters:
             "outcomes": dict(self.outcomes),
             "settlements": dict(self.settlements),
             "retries": dict(self.retries),
+            "broken": dict(self.broken),
             "sheds": dict(self.sheds),
             "quarantined": dict(self.quarantined),
             "notSplit": dict(self.not_split),

@@ -10,9 +10,10 @@ import os
 import random
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
-from pdx_api.verification import LONGEST_WAIT, Finding, Verdict
+from pdx_api.verification import LONGEST_WAIT, MOST_VERSIONS, Finding, Verdict
 from pdx_proxy.endpoints.endpoint import Endpoint, Pairing, pairing
 from pdx_proxy.endpoints.events import FailedHandoff, HandedOver, HandoffEvent
 from pdx_proxy.endpoints.snapshot import Snapshot
@@ -223,7 +224,9 @@ class TransferProber:
         doubts = {
             names_of(pair): why for pairs in revisions for pair in pairs if (why := doubt(*pair, self._unanswered))
         }
-        finding = finding_of(revisions, self._records, self.finding, doubts)
+        reported = {e.version for e in self._snapshot().everything if e.version and not e.spec.leaving}
+        found = finding_of(revisions, self._records, self.finding, doubts)
+        finding = replace(found, versions=tuple(sorted(reported)[:MOST_VERSIONS]))
         if finding != self.finding:
             self.finding = finding
             self._version += 1

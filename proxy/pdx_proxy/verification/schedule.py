@@ -5,7 +5,7 @@ from itertools import groupby
 from typing import Final
 
 from pdx_api.names import Role
-from pdx_proxy.endpoints.endpoint import Endpoint, Pairing, State, pairing
+from pdx_proxy.endpoints.endpoint import Endpoint, Pairing, State, exchanges, pairing
 from pdx_proxy.verification.record import Names, Pair, Record, Result, current_record, names_of
 
 EVERY_PAIR: Final = 16
@@ -28,7 +28,7 @@ def candidates(endpoints: Iterable[Endpoint]) -> list[list[Pair]]:
     for _, group in groupby(usable, key=lambda e: e.revision):
         engines = list(group)
         decodes = [d for d in engines if d.role is Role.DECODE]
-        pairs = [(p, d) for p in engines if p.role is Role.PREFILL for d in decodes]
+        pairs = [(p, d) for p in engines if p.role is Role.PREFILL for d in decodes if exchanges(p, d)]
         if pairs:
             revisions.append(pairs)
     return revisions

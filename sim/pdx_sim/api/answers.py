@@ -7,11 +7,22 @@ from typing import Any, Final, TypeAlias
 
 import orjson
 
+from pdx_api.vllm.versions import Abilities
+from pdx_sim.api.paths import COMPLETIONS
 from pdx_sim.api.request import APIError, Call
 from pdx_sim.core.sequence import Finish, Leg, Sequence
 from pdx_sim.core.tokens import detokenize, pieces
 
 Usage: TypeAlias = dict[str, Any]
+ANSWERED_BY_DECODE: Final = {
+    "do_remote_prefill": False,
+    "do_remote_decode": True,
+    "remote_block_ids": [[3, 1, 4]],
+    "remote_engine_id": 'decode-"{0}"',
+    "remote_host": "192.0.2.7",
+    "remote_port": 5600,
+}
+"""Of a bidirectional D."""
 DONE: Final = b"data: [DONE]\n\n"
 
 
@@ -60,19 +71,19 @@ class Choice:
 class Writer:
     """Writes the answer to one request."""
 
-    def __init__(self, call: Call, model: str, details: bool, null_params: bool = False) -> None:
+    def __init__(self, call: Call, model: str, details: bool, has: Abilities, bidirectional: bool = False) -> None:
         self.call = call
         self.model = model
         self.created = int(time.time())
         self._details = details
-        self._params = {"kv_transfer_params": None} if null_params else {}
-        """A further member of each event with tokens."""
+        self._has = has
+        self._shows = bidirectional and call.leg is Leg.DECODE
         kind = "chat.completion" if call.chat else "text_completion"
         self._shared = {"id": call.answer_id, "object": kind, "created": self.created, "model": model}
 
     def whole(self, choices: list[Choice], with_params: bool = True) -> dict[str, Any]:
         """A complete answer."""
-        params = choices[0].seq.answer_params if with_params else None
+        params = (choices[0].seq.answer_params or self._answered) if with_params else None
         return {
             **self._shared,
             "choices": [self._choice(choice) for choice in choices],
@@ -127,7 +138,7 @@ class Writer:
         if self.call.chat:
             return [self._chunk({"index": choice.index, "delta": {"role": "assistant", "content": ""}})]
         if self.call.echo:
-            return [self._chunk({"index": choice.index, "text": detokenize(choice.seq.prompt)}, self._params)]
+            return [self._chunk({"index": choice.index, "text": detokenize(choice.seq.prompt)}, self._params(None))]
         return []
 
     def token(self, choice: Choice) -> list[bytes]:
@@ -150,6 +161,12 @@ class Writer:
         """What ends a stream in which the engine fails; None: the connection is closed."""
         return event(error.as_json()) + DONE
 
+    def not_loaded(self, choices: list[Choice], error: APIError) -> list[bytes | None]:
+        """The events that end a stream whose KV has failed to load; None: the connection is closed."""
+        if self._has.ends_silently and self.call.path == COMPLETIONS:
+            return [*self.closing(choices)]
+        return [self.failed(error)]
+
     def _piece(self, choice: Choice, text: str, finish: Finish | None, position: int) -> bytes:
         logprobs = self._logprobs(choice, position, position + 1) if text else None
         content = {"delta": {"content": text}} if self.call.chat else {"text": text}
@@ -162,8 +179,19 @@ class Writer:
                 "stop_reason": None,
                 "token_ids": None,
             },
-            self._params,
+            self._params(finish),
         )
+
+    @property
+    def _answered(self) -> Mapping[str, Any] | None:
+        """What a bidirectional D answers, for a P that may read its KV later."""
+        return ANSWERED_BY_DECODE if self._shows else None
+
+    def _params(self, finish: Finish | None) -> dict[str, Any]:
+        """The hand-off parameters of an event with tokens; the last one has those of the answer."""
+        if not self._has.null_params:
+            return {}
+        return {"kv_transfer_params": None if finish is None else self._answered}
 
     @property
     def _chunk_kind(self) -> str:

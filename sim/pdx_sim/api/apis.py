@@ -29,5 +29,9 @@ def read_call(body: Mapping[str, Any], path: str, header_id: str | None, setting
 def writer_of(call: Call, settings: SimSettings) -> Writer:
     """A writer of the answer."""
     return _WRITERS.get(call.path, Writer)(
-        call, settings.model, settings.prompt_tokens_details, abilities(minor(settings.version)).null_params
+        call,
+        settings.model,
+        settings.prompt_tokens_details,
+        abilities(minor(settings.version)),
+        settings.bidirectional,
     )

@@ -103,6 +103,24 @@ async def deliver_stream(
     return response
 
 
+async def deliver_refusal(request: web.Request, stream: bool, writer: Writer, error: APIError) -> web.StreamResponse:
+    """Send the error of a request that the engine core has refused. A stream has begun by then."""
+    if not stream:
+        raise error
+    response = web.StreamResponse(headers=_STREAM_HEADERS)
+    response.enable_chunked_encoding()
+    await response.prepare(request)
+    for content in writer.announcements():
+        await response.write(content)
+    failed = writer.failed(error)
+    if failed is None:
+        await cut(request)
+    else:
+        await response.write(failed)
+        await response.write_eof()
+    return response
+
+
 async def _spoil(request: web.Request, fault: Fault, content: bytes, failed: bytes | None) -> bytes:
     """The event as a fault changes it. `failed` is what ends a stream in which the engine fails."""
     match fault.kind:
@@ -143,7 +161,8 @@ async def _events(choices: list[Choice], writer: Writer, keep_alive: float) -> A
         changed.clear()
         for choice in choices:
             if choice.seq.finish is Finish.ERROR:
-                yield writer.failed(_LOAD_ERROR)
+                for event in writer.not_loaded(choices, _LOAD_ERROR):
+                    yield event
                 return
             if choice.index not in begun and (choice.seq.produced or choice.seq.finish):
                 begun.add(choice.index)

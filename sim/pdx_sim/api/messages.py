@@ -223,7 +223,12 @@ class MessageWriter(Writer):
 
     def failed(self, error: APIError) -> bytes | None:
         """vLLM converts the chat's error event, which is no chunk, to one of its own."""
-        return named_event("error", error={"type": "internal_error", "message": str(error)})
+        return named_event("error", error={"type": _in_stream(error), "message": str(error)})
+
+
+def _in_stream(error: APIError) -> str:
+    """vLLM before 0.33 has one type for all; the errors that only 0.33 has are of the type that it gives them."""
+    return error.kind if error.kind == "overloaded_error" else "internal_error"
 
 
 def _usage(usage: Usage) -> dict[str, int]:

@@ -15,10 +15,18 @@ from pdx_api.names import Role
 from pdx_api.vllm.versions import abilities, minor
 from pdx_sim.api.answers import Choice
 from pdx_sim.api.apis import read_call, writer_of
-from pdx_sim.api.delivery import ConnectionCutError, cut, deliver_stream, deliver_whole, json_answer
+from pdx_sim.api.delivery import (
+    ConnectionCutError,
+    cut,
+    deliver_refusal,
+    deliver_stream,
+    deliver_whole,
+    json_answer,
+)
 from pdx_sim.api.legs import accepts, has_id, violations
 from pdx_sim.api.messages import anthropic_error, count_tokens
 from pdx_sim.api.paths import CHAT, COMPLETIONS, MESSAGES, RESPONSES
+from pdx_sim.api.pauses import Pauses
 from pdx_sim.api.request import APIError, Call, decode_body, leg_of
 from pdx_sim.api.server_errors import check as check_server_errors
 from pdx_sim.core.counters import Violation
@@ -65,6 +73,8 @@ class Host(Protocol):
     seen: deque[Seen]
     draining: bool
     dead: bool
+    scaling: str
+    """What every request but `/health` gets, as the text of a 503; empty: nothing."""
 
     def die(self) -> None:
         """The EngineCore dies."""
@@ -84,10 +94,11 @@ class Api:
         self._station = host.station
         self._settings = host.station.settings
         self._counts = host.station.counts
+        self._pauses = Pauses(host, host.station.settings)
 
     def application(self) -> web.Application:
         """The web application."""
-        app = web.Application(client_max_size=_MAX_BODY, middlewares=[_shape_errors, self._authenticate])
+        app = web.Application(client_max_size=_MAX_BODY, middlewares=[self._scale, _shape_errors, self._authenticate])
         app.add_routes(
             [
                 web.get("/health", self._health),
@@ -101,11 +112,21 @@ class Api:
                 web.post("/v1/embeddings", self._embeddings),
                 web.post("/tokenize", self._tokenize),
                 web.post("/detokenize", self._detokenize),
+                *self._pauses.routes(),
                 web.get("/sim/state", self._state),
                 web.post("/sim/faults", self._set_faults),
             ]
         )
         return app
+
+    @web.middleware
+    async def _scale(self, request: web.Request, handler: Any) -> web.StreamResponse:
+        """Refuse whatever comes while ranks are added or removed (entrypoints/serve/elastic_ep/middleware.py)."""
+        text = self._host.scaling
+        if text and request.path != "/health" and not request.path.startswith("/sim/"):
+            return json_answer({"error": text}, 503)
+        response: web.StreamResponse = await handler(request)
+        return response
 
     @web.middleware
     async def _authenticate(self, request: web.Request, handler: Any) -> web.StreamResponse:
@@ -193,6 +214,10 @@ class Api:
                 await self._fail_early(request, fault, body)
             check_server_errors(body, path)
             call = self._read(body, path, request.headers.get("X-Request-Id"), leg)
+            refusal = self._pauses.refusal(path)
+            if refusal is not None:
+                self._refuse(body)
+                return await deliver_refusal(request, call.stream, writer_of(call, self._settings), refusal)
             with self._closed_is_refused(body):
                 return await self._answer(request, call, fault)
         except ConnectionCutError:

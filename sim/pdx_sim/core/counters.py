@@ -127,6 +127,8 @@ class Counts:
     """Stranded blocks that were freed after decoder_ttl_seconds without a push."""
     running_now: int = 0
     waiting_now: int = 0
+    held_back_now: int = 0
+    """Sequences that wait because the engine is paused."""
     loading_now: int = 0
     """Waiting sequences that wait for KV."""
     blocks_held_now: int = 0
@@ -159,7 +161,7 @@ def metrics_text(counts: Counts, settings: SimSettings) -> str:
     plain = {
         "kv_cache_usage_perc": counts.blocks_held_now / settings.num_blocks,
         "num_requests_running": counts.running_now,
-        "num_requests_waiting": counts.waiting_now,
+        "num_requests_waiting": counts.waiting_now + counts.held_back_now,
         **(_of_nixl(counts) if settings.connector == DEFAULT else {}),
         "num_preemptions_total": counts.preemptions,
         "generation_tokens_total": counts.generation_tokens,
@@ -170,7 +172,8 @@ def metrics_text(counts: Counts, settings: SimSettings) -> str:
         "external_prefix_cache_hits_total": external,
     }
     sources = {"local_compute": computed, "local_cache_hit": found, "external_kv_transfer": external}
-    waiting = {"capacity": counts.waiting_now - counts.loading_now, "deferred": counts.loading_now}
+    capacity = counts.waiting_now + counts.held_back_now - counts.loading_now
+    waiting = {"capacity": capacity, "deferred": counts.loading_now}
     reasons = {reason: counts.finished[reason] for reason in ("stop", "length", "abort", "error", "repetition")}
     own = f'engine="0",model_name="{settings.model}"'
     lines = [line for name, value in plain.items() for line in _family(name, {own: value})]

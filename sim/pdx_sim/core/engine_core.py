@@ -9,7 +9,7 @@ import random
 from pdx_sim.core.connector import KVMover, LoadError, MissError, StrandedError
 from pdx_sim.core.counters import Violation
 from pdx_sim.core.execution import DisconnectedError, Execution, SimpleExecution
-from pdx_sim.core.sequence import Finish, Leg, Sequence
+from pdx_sim.core.sequence import Finish, Leg, PauseMode, Sequence
 from pdx_sim.core.state import EngineState
 from pdx_sim.core.step_loop import StepLoop
 from pdx_sim.core.tasks import Tasks
@@ -28,6 +28,9 @@ class Core:
         self._tasks = Tasks()
         self._awake = asyncio.Event()
         self._awake.set()
+        self.paused: PauseMode | None = None
+        self._admits = asyncio.Event()
+        self._admits.set()
         self._execution = self._choose_execution(rng)
         state.on_change = self.wake
 
@@ -62,6 +65,11 @@ class Core:
             seq.task.cancel()
 
     @property
+    def computes(self) -> bool:
+        """Whether sequences run."""
+        return self._counts.running_now > 0
+
+    @property
     def hangs(self) -> bool:
         """Whether the core hangs."""
         return not self._awake.is_set()
@@ -76,6 +84,21 @@ class Core:
         for seq in tuple(self._live):
             self._stop_if_waiting(seq)
         self.wake()
+
+    def pause(self, mode: PauseMode) -> None:
+        """Admit no further sequence until `unpause`: they wait. The mode says what becomes of the others."""
+        self.paused = mode
+        self._admits.clear()
+        if mode is PauseMode.ABORT:
+            self.end_all(Finish.ABORT)
+        elif mode is PauseMode.KEEP:
+            self.hang()
+
+    def unpause(self) -> None:
+        """Go on, with the sequences that have waited first."""
+        self.paused = None
+        self._admits.set()
+        self.resume()
 
     def end_all(self, finish: Finish) -> None:
         """End everything: with `abort` as vLLM does when it shuts down, with `error` as a dead EngineCore does."""
@@ -97,6 +120,8 @@ class Core:
         try:
             await self._awake.wait()
             self._connector.received(seq)
+            if self.paused is not None:
+                await self._wait_for_queue()
             await self._execution.admit(seq)
             await self._fill(seq)
             await self._execution.compute(seq)
@@ -107,6 +132,13 @@ class Core:
             seq.end(Finish.ERROR)
         except DisconnectedError:
             pass
+
+    async def _wait_for_queue(self) -> None:
+        self._counts.held_back_now += 1
+        try:
+            await self._admits.wait()
+        finally:
+            self._counts.held_back_now -= 1
 
     def _end(self, seq: Sequence) -> None:
         self._live.discard(seq)

@@ -28,6 +28,17 @@ class Finish(StrEnum):
     ERROR = "error"
 
 
+class PauseMode(StrEnum):
+    """What becomes of the sequences of an engine that is paused (vLLM 0.32, entrypoints/rl/online/api_router.py)."""
+
+    ABORT = "abort"
+    """They end."""
+    WAIT = "wait"
+    """Those that run go on to their end."""
+    KEEP = "keep"
+    """They freeze."""
+
+
 @dataclass(slots=True, eq=False)
 class Sequence:
     """A prompt in the engine. The core owns and changes it; the API only reads it and cancels it."""

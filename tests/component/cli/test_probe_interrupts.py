@@ -9,9 +9,9 @@ import pytest
 
 from pdx_api.connectors import choose
 from pdx_api.names import Order
-from pdx_cli.commands.probe import _probe
 from pdx_cli.main import main
 from pdx_cli.probing import legs, session
+from pdx_cli.probing.interruptible import _probe
 from pdx_cli.probing.question import Question
 from pdx_cli.probing.trial import Leg as ProbeLeg
 from pdx_cli.probing.trial import Trial

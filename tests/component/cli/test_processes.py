@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from pdx_cli import interrupts
-from pdx_cli.commands.up import StopRequest, _supervised
 from pdx_cli.errors import CommandError
+from pdx_cli.local.foreground import StopRequest, _supervised
 from pdx_cli.local.processes import Child, Processes
 from pdx_cli.runs import reaper
 

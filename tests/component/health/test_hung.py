@@ -195,9 +195,9 @@ async def test_an_engine_with_a_pooling_model_is_warmed_up(supported: str) -> No
 
     async with listening(answer) as address, _warming(address) as (registry, name):
         await eventually(lambda: registry.endpoint(name).warm)
-    tried, models = paths[:-1], paths[-1]
+    tried, pages = paths[:-2], paths[-2:]
     assert tried == ["/v1/completions", "/pooling", "/v1/embeddings"][: len(tried)]
-    assert (tried[-1], models) == (supported, "/v1/models")
+    assert (tried[-1], pages) == (supported, ["/version", "/v1/models"])
 
 
 @asynccontextmanager

@@ -46,7 +46,7 @@ async def found(world: World, verdict: Verdict, cause: Cause | None = None) -> N
 
 async def test_every_pair_is_verified_without_client_requests(order: Order, make_world: MakeWorld) -> None:
     world = await make_world(order, 2, 2, **ON)
-    every = Finding(Verdict.VERIFIED, pairs=4, possible=4)
+    every = Finding(Verdict.VERIFIED, pairs=4, possible=4, versions=("0.32.0",))
     await eventually(lambda: world.gateway.prober.finding == every, 15.0, "all four pairs")
     tried = (await world.call("GET", f"{world.admin}/pdx/verification")).json["pairs"]
     assert {(pair["verdict"], pair["result"]) for pair in tried} == {("verified", "moved")}

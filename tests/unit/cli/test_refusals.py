@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pdx_cli.errors import ExitCode
-from pdx_cli.local.requirements import default_limit
+from pdx_cli.local.engines import default_limit
 from pdx_cli.main import main
 
 TABLE = Path(__file__).with_name("refusals.txt")

@@ -9,17 +9,31 @@ import pytest
 from pdx_api.spec.parse import parse
 from pdx_cli.inputs.target import _name
 from pdx_cli.local.requirements import missing_devices
-from pdx_cli.main import main
+from pdx_cli.main import COMMANDS, main
 from tests.doctor_observations import BODY
 
 ROOT = Path(__file__).parents[3]
 EXAMPLES = ROOT / "examples"
-HEAVY = ("aiohttp", "kubernetes", "rich", "pydantic", "yaml", "prometheus_client")
-"""Packages of at least 30 ms each."""
+HEAVY = (
+    *(
+        "aiohttp",
+        "asyncio",
+        "httptools",
+        "kubernetes",
+        "kopf",
+        "numpy",
+        "opentelemetry",
+        "prometheus_client",
+        "pydantic",
+    ),
+    *("rich", "ssl", "tokenizers", "torch", "uvloop", "vllm", "yaml"),
+    *("importlib.metadata", "pdx_cli.sources.observation", "pdx_proxy.process.main", "pdx_sim.engine"),
+)
+"""What takes at least 20 ms to import, with what it imports."""
 
 
 def imported(*argv: str) -> set[str]:
-    """The packages of HEAVY that a command line imports."""
+    """What a command line imports of HEAVY."""
     code = (
         "import contextlib, io, sys\n"
         "from pdx_cli.main import main\n"
@@ -31,35 +45,40 @@ def imported(*argv: str) -> set[str]:
     return set(ran.stdout.split())
 
 
+NAMES_A_VERSION = {"render": {"importlib.metadata"}}
+"""Commands whose help names PDX's version, which the metadata of its package has."""
+
+
 @pytest.mark.machine
-@pytest.mark.parametrize(
-    "argv",
-    [
-        (),
-        ("--help",),
-        ("-V",),
-        ("version",),
-        ("nonsense",),
-        ("doctor", "--help"),
-        ("doctor", "--nonsense"),
-        ("doctor", "x", "--kubeconfig", "/nonexistent"),
-        ("top", "--help"),
-    ],
-)
-def test_help_and_errors_import_nothing_heavy(argv: tuple[str, ...]) -> None:
-    assert imported(*argv) == set()
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_and_usage_errors_import_nothing_heavy(command: str) -> None:
+    for argument in ("--help", "--nonsense"):
+        assert imported(command, argument) <= NAMES_A_VERSION.get(command, set())
 
 
 @pytest.mark.machine
 @pytest.mark.parametrize(
     ("argv", "allowed"),
     [
-        (("doctor", "--admin", "http://127.0.0.1:1"), {"aiohttp", "rich"}),
-        (("render", "examples/qwen.yaml"), {"pydantic", "yaml"}),
+        *((argv, set()) for argv in ((), ("--help",), ("nonsense",), ("doctor", "x", "--kubeconfig", "/nonexistent"))),
+        *((argv, {"importlib.metadata"}) for argv in (("-V",), ("version",), ("--nonsense",))),
+        *((argv, set()) for argv in (("gateway",), ("sim",), ("tiny-model", "cli"), ("bench", "--local"))),
+        (("bench", "qwen", "--kubeconfig", "/nonexistent"), set()),
+        (("probe", "--prefill", "x", "--decode", "y"), set()),
+        *(((command, "nonexistent.yaml"), {"yaml"}) for command in ("up", "bench")),
+        (("render", "nonexistent.yaml"), {"yaml", "importlib.metadata"}),
+        (("render", "Makefile"), {"yaml", "importlib.metadata"}),
+        (("render", "examples/qwen.yaml"), {"pydantic", "yaml", "importlib.metadata"}),
     ],
 )
 def test_a_command_imports_what_it_needs(argv: tuple[str, ...], allowed: set[str]) -> None:
     assert imported(*argv) <= allowed
+
+
+@pytest.mark.machine
+def test_the_doctor_imports_no_client_of_kubernetes_for_this_machine() -> None:
+    found = imported("doctor", "--admin", "http://127.0.0.1:1")
+    assert not found & {"kubernetes", "kopf", "pydantic", "uvloop", "pdx_proxy.process.main", "pdx_sim.engine"}
 
 
 def test_without_a_command_the_help_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
@@ -70,9 +89,8 @@ def test_without_a_command_the_help_is_printed(capsys: pytest.CaptureFixture[str
 def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["version"]) == 0
     version = capsys.readouterr().out
-    with pytest.raises(SystemExit):
-        main(["-V"])
-    assert capsys.readouterr().out == version != ""
+    assert main(["-V"]) == main(["--version", "nonsense"]) == 0
+    assert capsys.readouterr().out == 2 * version != ""
 
 
 @pytest.mark.parametrize("text", ["qwen", "pdd/qwen", "pddeployment/qwen", "pddeployments.pdx.dev/qwen"])
@@ -104,9 +122,28 @@ def test_output_is_kubectls_long_form(capsys: pytest.CaptureFixture[str]) -> Non
     assert "write one of: text, json, yaml; a support bundle is written by --bundle DIR." in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("flag", [("doctor", "qwen", "--bundle"), ("bench", "--output"), ("up", "FILE", "--run-dir")])
+def test_a_format_is_no_directory(flag: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    for form in ("json", "yaml", "text"):
+        with pytest.raises(SystemExit):
+            main([*flag, form])
+        assert f"{flag[-1]}: {form} is a format; name a directory, for example ./{form}." in capsys.readouterr().err
+
+
 def test_devices_that_the_machine_lacks_are_named() -> None:
     spec = parse(BODY).spec
     (sentence,) = missing_devices(spec, {"nvidia.com/gpu": 0})
     assert sentence.startswith("The engines request 2 nvidia.com/gpu, and this machine has none: ")
     assert "has 1:" in missing_devices(spec, {"nvidia.com/gpu": 1})[0]
     assert missing_devices(spec, {"nvidia.com/gpu": 2}) == []
+
+
+@pytest.mark.machine
+@pytest.mark.parametrize(
+    ("argument", "lock"), [("--engine sim", "cli.lock"), ("--engine=sim --once", "cli.lock"), ("--once", "run.lock")]
+)
+def test_make_run_installs_no_vllm_for_simulated_engines(argument: str, lock: str, tmp_path: Path) -> None:
+    command = ["make", "-n", "run", f"VENV={tmp_path}", f"ARGS={argument}"]
+    printed = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT).stdout
+    assert {each for each in ("cli.lock", "run.lock") if f"requirements/{each}" in printed} == {lock}
+    assert ("tiny-model" in printed) is (lock == "run.lock")

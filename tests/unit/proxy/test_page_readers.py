@@ -21,6 +21,7 @@ from pdx_api.vllm_metrics import MOST, MOST_BYTES, read_ranks, read_waiting
 from pdx_proxy.config.settings import Address, EndpointSpec
 from pdx_proxy.endpoints.endpoint import Endpoint, State
 from pdx_proxy.endpoints.models import read_models, union
+from pdx_proxy.endpoints.version import read_version
 from pdx_proxy.engines.probe import error_text
 from pdx_proxy.engines.transfer_params import LegRefused, transfer_params
 from pdx_proxy.http.upstream.answer import Answer
@@ -68,6 +69,7 @@ def version(rng: random.Random) -> None:
     facts = read_facts(random_json(rng, {"version": "0.32.0"}), random_json(rng, {"data": [CARD]}), random_page(rng))
     assert facts.version is None or isinstance(facts.version, str)
     assert facts.model is None or isinstance(facts.model, str)
+    assert len(read_version(random_json(rng, {"version": "0.32.0"}))) <= 64
 
 
 def error_events_of_streams(rng: random.Random) -> None:

@@ -50,17 +50,19 @@ def _split(live: Live, rate: float, answer: float, slo: Slo) -> Iterator[str]:
     prefill = live.prefill.prefill.mean or 0.0
     step = _step_seconds(live.decode, answer)
     busy = rate * prefill / arm.prefill
-    yield f"P's were busy for {100 * min(1.0, busy):.0f} % of the time ({1000 * prefill:.0f} ms a prompt)."
+    took = f"({1000 * prefill:.0f} ms a prompt)"
+    yield f"The prefill engines were busy for {100 * min(1.0, busy):.0f} % of the time {took}."
     share = moved_share(live.decode)
     if share is not None and share < 0.9:
-        yield f"Only {100 * share:.0f} % of the prompt tokens moved; D computed the rest. Run `pdx doctor` first."
+        rest = "the decode engines computed the rest. Run `pdx doctor` first."
+        yield f"Only {100 * share:.0f} % of the prompt tokens moved; {rest}"
     needed_d = rate * answer * step / max(1.0, live.running) if step else 0.0
     needed_p = rate * prefill
     if needed_p and needed_d:
         total = arm.prefill + arm.decode
         p = min(total - 1, max(1, round(total * needed_p / (needed_p + needed_d))))
         note = "as it is" if p == arm.prefill else f"instead of {arm.ratio}"
-        yield f"Rates match at about P:D {p}:{total - p}, {note}."
+        yield f"Rates match at about prefill:decode {p}:{total - p}, {note}."
     yield from _interference(rate, prefill, step, arm.prefill + arm.decode, slo, "Aggregated on the same engines")
 
 
@@ -75,7 +77,7 @@ def _whole(live: Live, rate: float, answer: float, slo: Slo) -> Iterator[str]:
     yield f"Split, TPOT would be about {1000 * alone:.0f} ms instead of {1000 * step:.0f} ms and {verdict} the SLO."
     if engines > 1:
         p = min(engines - 1, max(1, round(engines * share)))
-        yield f"Rates would match at about P:D {p}:{engines - p}."
+        yield f"Rates would match at about prefill:decode {p}:{engines - p}."
     if share < _LITTLE:
         yield "Prefills take little of the time, so splitting would change little."
 

@@ -12,8 +12,8 @@ from pdx_cli.bench.analysis.steps import StepResult
 class Bottleneck(StrEnum):
     """What limits the goodput."""
 
-    PREFILL = "P's compute"
-    DECODE = "D's compute"
+    PREFILL = "prefill compute"
+    DECODE = "decode compute"
     TRANSFER = "transfer"
     ENGINES = "the engines' compute"
     """Of an aggregated arm: prompts wait."""

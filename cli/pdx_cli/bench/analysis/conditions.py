@@ -63,9 +63,9 @@ def _relief(loser: ArmResult) -> Iterator[str]:
         case Bottleneck.TRANSFER:
             yield f"a faster link (the KV of one request takes {1000 * moves:.0f} ms)"
         case Bottleneck.PREFILL:
-            yield f"more P's for each D than {loser.arm.ratio}"
+            yield f"more prefill engines for each decode engine than {loser.arm.ratio}"
         case Bottleneck.DECODE:
-            yield f"more D's for each P than {loser.arm.ratio}, or longer prompts"
+            yield f"more decode engines for each prefill engine than {loser.arm.ratio}, or longer prompts"
         case Bottleneck.GATEWAY:
             yield "more CPU or workers for the gateway (spec.gateway.workers)"
         case _:

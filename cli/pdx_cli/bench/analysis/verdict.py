@@ -143,8 +143,8 @@ def _chunk(whole: ArmResult, usable: Sequence[ArmResult]) -> Iterator[str]:
 
 
 _SHORT: Final = {
-    Bottleneck.PREFILL: "P is short",
-    Bottleneck.DECODE: "D is short",
+    Bottleneck.PREFILL: "the prefill engines are short",
+    Bottleneck.DECODE: "the decode engines are short",
     Bottleneck.TRANSFER: "the transfer of KV is the limit",
     Bottleneck.GATEWAY: "the gateway, or the network before it, is the limit",
 }
@@ -166,7 +166,7 @@ def _why_not(split: ArmResult, whole: ArmResult) -> Iterator[str]:
     if split.bottleneck is Bottleneck.DECODE and prefill is not None and split.arm.prefill:
         busy = min(1.0, best.rate * prefill / split.arm.prefill)
         if busy < _IDLE:
-            yield f"The prompts are too short: P is busy for about {100 * busy:.0f} % of the time."
+            yield f"The prompts are too short: the prefill engines are busy for about {100 * busy:.0f} % of the time."
 
 
 _IDLE: Final = 0.6

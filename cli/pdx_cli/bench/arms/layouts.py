@@ -57,9 +57,14 @@ def arms_of(spec: Spec, wish: Wish) -> list[Arm]:
     for p, d in ratios:
         if p * prefill + d * decode > devices:
             needed = p * prefill + d * decode
-            raise InputError(f"P:D {p}:{d} needs {needed} devices and each arm has {devices}; set --devices {needed}.")
+            raise InputError(
+                f"Ratio {p}:{d} needs {needed} devices and each arm has {devices}; set --devices {needed}."
+            )
     if not ratios:
-        raise InputError(f"{devices} devices allow no pair: P needs {prefill} and D needs {decode}; raise --devices.")
+        raise InputError(
+            f"{devices} devices allow no pair: a prefill engine needs {prefill} and a decode engine {decode}; "
+            "raise --devices."
+        )
     whole = devices // devices_of(_aggregated(spec))
     found = [Arm(f"aggregated {whole}, chunks of {chunk}", aggregated=whole, chunk=chunk) for chunk in wish.chunks]
     for p, d in ratios:

@@ -18,7 +18,8 @@ from pdx_cli.bench.meters import LocalMeters
 from pdx_cli.bench.targets import Target, shares_cores
 from pdx_cli.errors import CommandError
 from pdx_cli.local import ports
-from pdx_cli.local.layout import EngineKind, EngineProgram, Layout, lay_out
+from pdx_cli.local.engines import EngineKind
+from pdx_cli.local.layout import EngineProgram, Layout, lay_out
 from pdx_cli.local.processes import Processes
 from pdx_cli.local.session import Session
 from pdx_cli.runs.run_record import RunDirectory

@@ -56,7 +56,7 @@ def moved(result: ArmResult) -> Iterator[str]:
     transfer = result.decode.transfer
     if transfer.total > 0 and result.decode.transfer_bytes:
         parts.append(f"{result.decode.transfer_bytes / transfer.total / 1e9:.2g} GB/s a transfer")
-    parts.append(f"{_amount(result.decode.computed_tokens)} tokens computed by D")
+    parts.append(f"{_amount(result.decode.computed_tokens)} tokens computed by decode engines")
     parts.append(f"{sum(each.expired for each in counts):.0f} expired")
     if failed := sum(each.failed_transfers for each in counts):
         parts.append(f"{failed:.0f} transfers failed")

@@ -329,7 +329,7 @@ class Http1Connection:
         self._missing = self.size = size
         if size > _LARGE_BODY_BYTES:
             self._large_body = bytearray()
-        self.task = self._loop.create_task(self._serve())
+        self.task = asyncio.Task(self._serve(), loop=self._loop, name="request")  # costs half of `create_task`
         self._continue(data[end:])
 
     def _continue(self, data: bytes) -> None:

@@ -9,6 +9,7 @@ EngineFailure
 ├── DeadlineExceeded  a wait exceeded its deadline
 └── BadAnswer         an answer that reports a failure of the engine: 5xx, an error event, an unexpected abort
     └── EngineBusy        a 429 or 503 with Retry-After: the engine accepts no request for that time
+        └── EngineUnready     the engine says that it is paused, scales or is retired: it accepts no request at all
 """
 
 import errno
@@ -26,6 +27,10 @@ _LOCAL: Final = frozenset(
 _IN_TEXT: Final = re.compile(r"\[Errno (\d+)\]")
 _VLLM_ERROR: Final = re.compile(rb'^\s*\{\s*"error"\s*:\s*\{')
 """The beginning of an error object (vLLM's entrypoints/serve/engine/protocol.py: ErrorResponse)."""
+
+
+_UNREADY_SECONDS: Final = 0.1
+"""How long a worker sends nothing to an engine that is not ready. By then the control side has left it out."""
 
 
 class Reason(StrEnum):
@@ -114,8 +119,8 @@ class BadAnswer(EngineFailure):
 class EngineBusy(BadAnswer):
     """The engine accepts no request for some time, and has named it. Hand-offs treat it as an engine that is full."""
 
-    def __init__(self, endpoint: str, seconds: float, answered: int, body: bytes) -> None:
-        super().__init__(endpoint, f"busy for {seconds:g} s", Reason.STATUS, 503, body)
+    def __init__(self, endpoint: str, seconds: float, answered: int, body: bytes, detail: str = "") -> None:
+        super().__init__(endpoint, detail or f"busy for {seconds:g} s", Reason.STATUS, 503, body)
         self.seconds = seconds
         self.answered = answered
         """The status that the engine answered."""
@@ -127,6 +132,42 @@ class EngineBusy(BadAnswer):
         A 429 is the limit of a client, and so is a 503 in another format: a sidecar or a mesh has answered it.
         """
         return self.answered == 503 and _VLLM_ERROR.search(self.body) is not None
+
+
+class Unready(StrEnum):
+    """Why an engine that lives accepts no request, by its own answer."""
+
+    PAUSED = "is paused, and serves no request until it is resumed (POST /resume)"
+    SCALING = "adds or removes data-parallel ranks, and refuses requests meanwhile"
+    RETIRED = "is a data-parallel rank that was retired, and refuses requests until it is ended"
+
+
+_UNREADY: Final = (
+    (re.compile(rb'"message": ?"Generation is paused\.'), Unready.PAUSED),
+    (re.compile(rb'^\s*\{\s*"error": ?"The model is currently scaling\.'), Unready.SCALING),
+    (re.compile(rb'^\s*\{\s*"error": ?"This data-parallel rank has been retired '), Unready.RETIRED),
+)
+"""vLLM 0.33, v1/engine/core.py (`_reject_add_while_paused`) and entrypoints/serve/elastic_ep/middleware.py."""
+
+
+class EngineUnready(EngineBusy):
+    """The engine lives, and accepts no request of anybody until it changes its state. It has done no work."""
+
+    def __init__(self, endpoint: str, why: Unready, body: bytes) -> None:
+        super().__init__(endpoint, _UNREADY_SECONDS, 503, body, why.value)
+        self.why = why
+
+    @property
+    def by_engine(self) -> bool:
+        return True
+
+
+def unready(endpoint: str, body: bytes) -> EngineUnready | None:
+    """Return the failure if an error's body says that the engine accepts no request at all."""
+    for pattern, why in _UNREADY:
+        if pattern.search(body) is not None:
+            return EngineUnready(endpoint, why, body)
+    return None
 
 
 def is_local(error: BaseException) -> bool:

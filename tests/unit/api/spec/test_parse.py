@@ -15,9 +15,9 @@ from pdx_api.connectors.families import Pool
 from pdx_api.names import Mode, Role
 from pdx_api.render.engines import engine_command, pairing_revision, service_command, side_services
 from pdx_api.spec.fields import Part, model_of
-from pdx_api.spec.messages import written
 from pdx_api.spec.parse import InvalidDeploymentError, parse
 from pdx_api.spec.types import PDDeployment, Spec
+from pdx_api.words import written
 from tests.broken_rules import RULES
 from tests.pddeployments import FULL, GONE, GOOD, changed
 from tests.wrong_shapes import ERRORS, NONEXISTENT

@@ -5,7 +5,7 @@ import pytest
 from pdx_api.names import Role
 from pdx_api.render.engines import engine_inputs, pairing_revision
 from pdx_api.spec.parse import InvalidDeploymentError, parse
-from pdx_api.vllm.versions import NEWEST, OLDEST, VERSIONS, abilities, minor, stated, warning
+from pdx_api.vllm.versions import NEWEST, OLDEST, VERSIONS, abilities, minor, stated, warning, wire
 from tests.pddeployments import GOOD
 
 
@@ -68,3 +68,9 @@ def test_what_a_newer_version_has_is_allowed() -> None:
     parse({**GOOD, "spec": {**spec, "engine": {"version": "0.30.0"}}})
     with pytest.raises(InvalidDeploymentError, match=r"and 0\.29 have no store_tp_size"):
         parse({**GOOD, "spec": {**spec, "engine": {"version": "0.29.0"}}})
+
+
+def test_what_versions_have_in_common() -> None:
+    assert wire("0.32.0") == wire("v0.32.4+cpu") != wire("0.33.0")
+    assert wire("0.34.1") == wire("0.34.0.dev2") == "0.34", "an unknown one has only itself"
+    assert wire("") == wire("dev") == ""

@@ -12,7 +12,7 @@ from benchmarks.bench.requests import LEAD, for_both, make, send_times
 from benchmarks.bench.tools import PDX
 from pdx_cli.bench.load.generator import Shape
 from pdx_cli.bench.results.document import read
-from pdx_cli.local.layout import EngineKind
+from pdx_cli.local.engines import EngineKind
 
 FIGURES = dict.fromkeys(agreement.TOLERANCE, 100.0)
 

@@ -67,14 +67,14 @@ CASES = {
         Kind.PAYS,
         "P:D 2:2",
         (("P:D 1:3", Bottleneck.PREFILL),),
-        ("at P:D 2:2, not at 1:3", "At P:D 1:3, P is short"),
+        ("at P:D 2:2, not at 1:3", "At P:D 1:3, the prefill engines are short"),
     ),
     "D undersized": Expected(
         usual(aggregated(512), split(3, 1), split(2, 2), lengths=equal(3000, 200)),
         Kind.PAYS,
         "P:D 2:2",
         (("P:D 3:1", Bottleneck.DECODE),),
-        ("at P:D 2:2, not at 3:1", "At P:D 3:1, D is short"),
+        ("at P:D 2:2, not at 3:1", "At P:D 3:1, the decode engines are short"),
     ),
     "slow link": Expected(
         usual(aggregated(512), split(2, 2), lengths=equal(4000, 150), changes=SLOW_LINK),
@@ -101,7 +101,7 @@ CASES = {
         Kind.DOES_NOT_PAY,
         "aggregated 4, chunks of 512",
         (("P:D 1:3", Bottleneck.DECODE),),
-        ("The prompts are too short: P is busy", "or longer prompts"),
+        ("The prompts are too short: the prefill engines are busy", "or longer prompts"),
     ),
     "only long prompts pay": Expected(
         usual(

@@ -1,18 +1,24 @@
 """The options of `pdx bench`."""
 
 import argparse
+import io
+import json
+import time
 from pathlib import Path
 
 import pytest
 
+from pdx_cli.bench import command
 from pdx_cli.bench.analysis.arms import Arm
 from pdx_cli.bench.analysis.steps import Slo
 from pdx_cli.bench.compare import check_count
 from pdx_cli.bench.load.workload import Fixed, Traced
-from pdx_cli.bench.options import LoadOptions, chunks, factor, flags, rates, ratios, slo_of, workload
+from pdx_cli.bench.loads import LoadOptions, slo_of, workload
+from pdx_cli.bench.options import chunks, factor, flags, rates, ratios
 from pdx_cli.bench.results.files import check_new
 from pdx_cli.bench.targets import on_this_machine
 from pdx_cli.errors import CommandError, InputError
+from pdx_cli.inputs import target
 from pdx_cli.inputs.target import Local
 from pdx_cli.inputs.times import duration
 from pdx_cli.main import main
@@ -68,7 +74,7 @@ def test_a_url_is_not_used_for_a_run_of_this_machine(
     admin = "http://127.0.0.1:1"
     run = Run("tiny", 1, 0.0, "Disaggregated", None, None, "sim", "m", "http://127.0.0.1:2", admin, ())
     local = Local("tiny", admin, run)
-    monkeypatch.setattr("pdx_cli.commands.bench.target.target_of", lambda _args: local)
+    monkeypatch.setattr("pdx_cli.commands.bench.target.target_of", lambda *_args: local)
     assert main(["bench", "--url", url, "--rate", "1"]) == 2
     assert capsys.readouterr().err == (
         "pdx: --url is not used for a run of this machine; leave it out, or write the URL as NAME: "
@@ -146,3 +152,58 @@ def test_the_load(tmp_path: Path) -> None:
 def test_loads_that_are_refused(more: dict[str, object], part: str) -> None:
     with pytest.raises(InputError, match=part):
         workload(options(**more))
+
+
+def test_nothing_to_measure(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Also where a run has just ended, which is no target."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    monkeypatch.delenv("KUBECONFIG", raising=False)
+    (tmp_path / "pdx" / "tiny" / "logs").mkdir(parents=True)
+    (tmp_path / "pdx" / "tiny" / "ended.json").write_text(
+        json.dumps({"name": "tiny", "at": time.time(), "why": "it failed"})
+    )
+    for flag in ((), ("--compare",), ("--advise",)):
+        assert main(["bench", *flag]) == 2
+        assert capsys.readouterr().err == (
+            "pdx: No local run was found, and no kubeconfig: name a PDDeployment, a YAML file or a URL.\n"
+        )
+
+
+def test_load_on_a_cluster_is_confirmed(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[object] = []
+
+    def interruptible(work: object) -> int:
+        sent.append(work)
+        return 0
+
+    monkeypatch.setattr(command, "_interruptible", interruptible)
+    monkeypatch.setattr(target, "check_kubeconfig", lambda path: None)
+    argv = ["bench", "qwen", "-n", "llm"]
+    monkeypatch.setattr("sys.stdin", io.StringIO("y\n"))
+    assert main(argv) == 2
+    assert "may serve users: add --yes, or use --advise, which sends none." in capsys.readouterr().err
+    monkeypatch.setattr("sys.stdin", _Terminal("n\n"))
+    assert main(argv) == 2
+    assert capsys.readouterr().err.startswith(
+        "The load goes to the gateway of qwen, which may serve users. Send it? [y/N]"
+    )
+    assert sent == []
+    monkeypatch.setattr("sys.stdin", _Terminal("y\n"))
+    assert main(argv) == main([*argv, "--yes"]) == main([*argv, "--advise"]) == main(["bench", "http://h:1"]) == 0
+    assert len(sent) == 4
+
+
+class _Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.machine
+def test_the_plan_is_announced_when_the_server_has_answered(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert main(["bench", "http://127.0.0.1:1", "--output", str(tmp_path / "new")]) == 2
+    error = capsys.readouterr().err
+    assert "did not answer" in error
+    assert "about" not in error

@@ -154,6 +154,14 @@ def test_the_only_decode_engine_is_down() -> None:
     assert impacts(here(gone)) == ["Every request fails: no engine that can answer clients serves"]
 
 
+def test_the_only_decode_engine_hangs() -> None:
+    hung = endpoint(Role.DECODE, "Suspect", "2 requests run and have made no progress for 31 s")
+    assert impacts(here(served(PAIR[0], hung))) == [
+        "Requests hang or fail: every engine that can answer clients has failed"
+    ]
+    assert impacts(here(served(PAIR[0], hung, PAIR[1]))) == [], "another one serves"
+
+
 @pytest.mark.parametrize("dead", [(), (EndedProcess("gateway"),)])
 def test_the_gateway_is_down(dead: tuple[EndedProcess, ...]) -> None:
     silent = () if dead else (Gateway("gateway", None, "connection refused"),)
@@ -203,3 +211,44 @@ def test_a_deployment_that_is_set_not_to_split_lacks_nothing() -> None:
     never = replace(without, state={**(without.state or {}), "split": "Never"})
     assert impacts(here(without)) == [NO_PREFILL]
     assert impacts(here(never)) == []
+
+
+WAITS = {"to_prefill": {"median": 0.1}, "prefill": {"median": 1.0}, "handoff": {"median": 4.0}}
+
+
+@pytest.mark.parametrize(
+    ("order", "phases", "cause"),
+    [
+        ("PrefillFirst", WAITS, "HandoffSlow"),
+        ("PrefillFirst", WAITS | {"prefill": {"median": 5.0}}, "PrefillSlow"),
+        ("PrefillFirst", WAITS | {"to_prefill": {"median": 9.0}}, "PrefillConnectSlow"),
+        ("DecodeFirst", WAITS | {"prefill": {"median": 3.9}}, "PrefillSlow"),
+    ],
+)
+def test_most_of_a_late_first_token_is_one_wait(order: str, phases: dict[str, Any], cause: str) -> None:
+    ends = [{**each, "order": order} for each in PAIR]
+    late: dict[str, Any] = {"ttft": {"count": 40, "median": 5.0}, "phases": phases}
+    assert causes(here(served(*ends, **late))) == [cause]
+    assert causes(here(served(*ends, **late, queue={"count": 40, "median": 3.0}, queued=22))) == ["QueueLong"]
+    assert here(served(*ends, phases=phases)) == [], "first tokens are not late"
+
+
+def test_no_wait_is_named_if_none_is_most_of_it() -> None:
+    even = {name: {"median": 2.0} for name in WAITS}
+    assert causes(here(served(ttft={"count": 40, "median": 6.0}, phases=even))) == []
+
+
+def test_an_engine_that_fails_and_recovers_again_and_again() -> None:
+    (finding,) = here(served(restarts={"qwen-decode-a-1": 2, "qwen-prefill-a-1": 1}))
+    assert finding.cause == "EngineFlapping"
+    assert finding.sentence == "qwen-decode-a-1 failed and recovered 2 times in the last 2 minutes"
+
+
+def test_the_engine_whose_answers_break_is_named() -> None:
+    failing: dict[str, Any] = {"outcomes": {"split": 970, "broken": 30}}
+    findings = here(served(**failing, broken={"qwen-decode-a-1": 29, "d2": 1}))
+    assert [each.sentence for each in findings[1:]] == [
+        "29 of the 30 answers of the last 2 minutes that broke were those of qwen-decode-a-1"
+    ]
+    assert causes(here(served(**failing, broken={"qwen-decode-a-1": 15, "d2": 15}))) == [], "no engine is to blame"
+    assert here(served(broken={"qwen-decode-a-1": 2})) == []

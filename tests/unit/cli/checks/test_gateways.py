@@ -9,6 +9,7 @@ from pdx_api.names import Role
 from pdx_cli.checks.catalogue import CHECKS
 from pdx_cli.checks.findings import Severity, examine, is_healthy
 from pdx_cli.sources.observation import Gateway
+from pdx_proxy.http.upstream.failures import Unready
 from tests.doctor_observations import LOCAL, assert_found, endpoint, found, gateway
 
 SETUPS: list[Any] = [
@@ -57,6 +58,24 @@ SETUPS: list[Any] = [
         id="an engine that the gateway does not reach",
     ),
     pytest.param(
+        {"gateways": (gateway(endpoint(Role.PREFILL), endpoint(Role.DECODE, "Cold", "no answer within 60 s")),)},
+        "EngineHangs",
+        ["does not use the decode engine qwen-decode-a-1: no answer within 60 s", "Delete its pod"],
+        id="an engine that hangs, although its health check answers",
+    ),
+    pytest.param(
+        {"gateways": (gateway(endpoint(Role.PREFILL), endpoint(Role.DECODE, "Paused", Unready.PAUSED.value)),)},
+        "EnginePaused",
+        ["decode engine", "is paused", "POST /resume"],
+        id="an engine that is paused",
+    ),
+    pytest.param(
+        {"gateways": (gateway(endpoint(Role.PREFILL), endpoint(Role.DECODE, "Retired", Unready.RETIRED.value)),)},
+        "RankRetired",
+        ["decode engine", "was retired"],
+        id="a rank that was retired",
+    ),
+    pytest.param(
         {"gateways": (Gateway("qwen-gateway-1", None, "no answer within 10 s"),)},
         "GatewaySilent",
         ["qwen-gateway-1", "no answer within 10 s"],
@@ -80,3 +99,14 @@ def test_whole_requests_are_a_note() -> None:
     findings = found(gateways=(gateway(endpoint(Role.PREFILL), endpoint(Role.DECODE), outcomes={"whole": 40}),))
     assert [(f.severity, f.cause) for f in findings] == [(Severity.NOTE, "NothingSplit")]
     assert is_healthy(findings)
+
+
+def test_the_gateway_that_reaches_no_engine_is_named() -> None:
+    lost = replace(gateway(endpoint(Role.DECODE, "Cold", "connection refused")), name="qwen-gateway-2")
+    used = gateway(endpoint(Role.DECODE))
+    (finding,) = [each for each in found(gateways=(used, lost)) if each.cause == "EngineNotReached"]
+    assert finding.sentence == (
+        "The gateway qwen-gateway-2, unlike qwen-gateway-1, does not use the decode engine qwen-decode-a-1: connection "
+        "refused"
+    )
+    assert "Deleting the pod of qwen-gateway-2" in finding.remedy

@@ -76,7 +76,7 @@ def test_an_engine_in_a_cluster_has_its_kubectl_line() -> None:
 )
 def test_advice_for_this_machine_has_no_pods(reason: str, cause: str) -> None:
     endpoints = (endpoint(Role.PREFILL), endpoint(Role.DECODE, "Suspect", reason))
-    (finding,) = here(gateways=(gateway(*endpoints),))
+    _, finding = here(gateways=(gateway(*endpoints),))
     assert finding.cause == cause
     assert not {"pod", "pods", "NetworkPolicy", "kubectl"} & set(finding.remedy.replace(",", " ").split())
 

@@ -10,7 +10,6 @@ import pytest
 
 from pdx_cli.commands.completion import script
 from pdx_cli.main import COMMANDS, parser_of
-from pdx_cli.usage import subparsers
 
 PARSER = parser_of((), "pdx", complete=True)[0]
 SHELLS = ("bash", "zsh", "fish")
@@ -19,9 +18,9 @@ SHELLS = ("bash", "zsh", "fish")
 @pytest.mark.parametrize("shell", SHELLS)
 def test_every_command_and_flag_is_in_the_script(shell: str) -> None:
     text = script(shell, PARSER)
-    for name, command in subparsers(PARSER).items():
+    for name, command in PARSER.commands.items():
         assert name in text
-        for action in command._actions:
+        for action in command.actions:
             for option in action.option_strings:
                 assert (option if shell != "fish" else f" {option.lstrip('-')} ") in text, (name, option)
 

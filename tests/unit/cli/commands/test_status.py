@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from pdx_api.verification import Finding, Verdict
-from pdx_cli.commands.status import Report, _in_flight, _kv, _summary, _table
+from pdx_cli.display.overview import Report, _in_flight, _kv, _summary, _table
 from pdx_cli.runs.run_record import Process
 from tests.unit.cli.runs.records import RUN
 

@@ -12,8 +12,8 @@ from typing import cast
 
 import pytest
 
-from pdx_cli.commands.top import LiveScreen
 from pdx_cli.display.lines import Line, Style
+from pdx_cli.display.live import LiveScreen
 from pdx_cli.display.terminal import Terminal
 from pdx_cli.errors import CommandError
 from pdx_cli.inputs.target import Local
@@ -90,7 +90,7 @@ class Recorded:
 
 async def test_figures_are_past_while_nothing_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter(["12:00:00", "12:00:02", "12:00:09"])
-    monkeypatch.setattr("pdx_cli.commands.top._clock", lambda: next(clock))
+    monkeypatch.setattr("pdx_cli.display.live._clock", lambda: next(clock))
     terminal = Recorded()
     screen = LiveScreen(cast("Terminal", terminal), ARGS)
     events: asyncio.Queue[str | Figures | Exception] = asyncio.Queue()

@@ -10,7 +10,7 @@ import pytest
 from pdx_cli.commands.up import EXAMPLE
 from pdx_cli.errors import ExitCode
 from pdx_cli.local import ports
-from pdx_cli.local.requirements import default_limit
+from pdx_cli.local.engines import default_limit
 from pdx_cli.main import main
 
 TINY = str(Path(__file__).parents[4] / "examples" / "tiny-cpu.yaml")

@@ -54,6 +54,7 @@ def test_abilities_are_what_the_code_has(version: str) -> None:
     values = values_of(version)
     assert VERSIONS[version] == Abilities(
         version,
+        ends_silently=version < TESTED,  # seen with real engines: no kind of row reads the order of statements
         nixl=int(str(values["constant NIXL_CONNECTOR_VERSION"])),
         context_parallel=values["reads NixlConnectorMetadata._add_new_req:dcp_size"] is True,
         store_tensor=values["option store_tp_size"] is not None,

@@ -8,9 +8,11 @@ import pytest
 
 from pdx_cli.display import keys
 from pdx_cli.display.keys import View, fitted, pressed, read_keys, screen
-from pdx_cli.display.layout import Page, Sort, Title, page, problems, ranked
+from pdx_cli.display.layout import Page, Title, page, problems, ranked
+from pdx_cli.display.legend import Sort
 from pdx_cli.display.lines import Line, Style, count, duration, line, percent, shortened
 from pdx_cli.sources.engine_load import LoadFigures
+from pdx_cli.sources.experience import Experience, Limit
 from pdx_cli.sources.figures import EndpointFigures, Figures, PairFigures, PhaseFigures
 
 TITLE = Title("qwen", "namespace llm", "12:00:00", 2)
@@ -125,6 +127,14 @@ def test_a_healthy_deployment_is_ok_and_has_no_problem() -> None:
             "no KV arrived since the last update: decode engines computed the prompts of split requests",
         ),
         ({"ready": 0}, "no gateway is ready: clients receive 503"),
+        (
+            {
+                "phases": (),
+                "experience": Experience(ttft=5.0, phases={"prefill": 0.5, "handoff": 4.0}),
+                "limits": {"ttft": Limit(1.0, "normal is", 0.3)},
+            },
+            "TTFT is 5 s for half of the streams; normal is 300 ms; most of it is the phase handoff",
+        ),
         ({"problems": {"shed: full": (1.5, 4)}}, "shed: full: 1.5/s"),
         ({"outcomes": {"broken": (1.5, 4)}}, "3 requests lost the engine during the answer since the last update"),
         ({"outcomes": {"idle": (0.5, 4)}}, "1 request got no more events during the answer since the last update"),

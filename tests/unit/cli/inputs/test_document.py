@@ -8,7 +8,7 @@ import pytest
 
 from pdx_api.names import API_VERSION, Order
 from pdx_cli.errors import ExitCode, InputError
-from pdx_cli.inputs.document import assign, load
+from pdx_cli.inputs.document import _assigned, _parsed, load
 from pdx_cli.main import main
 
 EXAMPLE = Path(__file__).parents[4] / "examples" / "tiny-cpu.yaml"
@@ -34,7 +34,7 @@ EXAMPLE = Path(__file__).parents[4] / "examples" / "tiny-cpu.yaml"
 )
 def test_assign_changes_a_copy(assignment: str, expected: dict[str, Any]) -> None:
     body = {"spec": {"a": 1, "list": [{"x": 1}]}}
-    assert assign(body, assignment) == expected
+    assert _assigned(body, _parsed(assignment)) == expected
     assert body == {"spec": {"a": 1, "list": [{"x": 1}]}}
 
 

@@ -12,7 +12,8 @@ import pytest
 
 from pdx_api.names import Order, Role
 from pdx_cli.inputs.document import load
-from pdx_cli.local.layout import EngineKind, Layout, environment, lay_out
+from pdx_cli.local.engines import EngineKind
+from pdx_cli.local.layout import Layout, environment, lay_out
 
 CUSTOM = Path(__file__).parents[4] / "examples" / "connectors" / "custom.yaml"
 TINY = Path(__file__).parents[4] / "examples" / "tiny-cpu.yaml"

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from pdx_api.vllm_metrics import EngineMetrics, Mean, PromptTokens
-from pdx_cli.commands.status import _kv
+from pdx_cli.display.overview import _kv
 from pdx_cli.sources.figures import Reading, Sample, figures, why_not_verified
 from pdx_cli.sources.histograms import quantile, read_phases
 from pdx_proxy.verification.verdict import finding_of

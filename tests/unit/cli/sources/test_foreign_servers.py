@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from pdx_cli.commands.status import _report
+from pdx_cli.display.overview import _report
 from pdx_cli.main import main
 from pdx_cli.runs.run_record import Run
 from pdx_cli.sources.client import Client

@@ -1,9 +1,11 @@
 """Polls of stub admin servers for the results of transfer probes."""
 
 import asyncio
+import json
 import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
@@ -265,7 +267,13 @@ async def test_only_pods_of_the_own_gateway_are_polled(setup: Setup, owner: str)
 
 def test_texts_of_a_finding_are_bounded() -> None:
     broken = {"prefill": "p" * 9999, "decode": "d" * 9999, "seen": "s" * 9999, "cause": Cause.PORTS}
-    body = {**WELL.as_json(), "broken": [broken] * 99, "why": "w" * 9999, "pairs": 10**30}
+    body = {
+        **WELL.as_json(),
+        "broken": [broken] * 99,
+        "why": "w" * 9999,
+        "pairs": 10**30,
+        "versions": ["v" * 9999] * 99,
+    }
     assert len(repr(Finding.read(body))) < 40_000
 
 
@@ -300,9 +308,15 @@ def test_findings_are_combined(findings: list[Finding], expected: Finding | None
     assert combined(findings) == expected
 
 
-@pytest.mark.parametrize("finding", [WELL, BROKEN, NOTHING])
+@pytest.mark.parametrize("finding", [WELL, BROKEN, NOTHING, replace(WELL, versions=("0.32.0",))])
 def test_a_finding_survives_json(finding: Finding) -> None:
-    assert Finding.read(finding.as_json()) == finding
+    assert Finding.read(json.loads(json.dumps(finding.as_json()))) == finding
+
+
+def test_an_older_gateway_reports_no_versions() -> None:
+    body = WELL.as_json()
+    del body["versions"]
+    assert Finding.read(body) == WELL
 
 
 @pytest.mark.machine

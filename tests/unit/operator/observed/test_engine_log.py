@@ -7,6 +7,7 @@ from typing import cast
 
 import pytest
 
+from pdx_api.vllm.assumptions import expected
 from pdx_operator.observed import engine_log
 from pdx_operator.observed.engine_log import CUT, MATCHED, read
 
@@ -40,6 +41,15 @@ def test_a_listed_failure_wins_over_the_last_error(package: str, path: str, text
     excerpt = read(f"loading\n{PREFIX}Traceback\n{PREFIX}ValueError: so {text} it is\n{END}\n")
     assert excerpt.failure is not None
     assert (excerpt.failure.reason, excerpt.line) == (reason, f"ValueError: so {text} it is")
+
+
+def test_a_nixl_that_vllm_033_refuses() -> None:
+    """No installed package has its text."""
+    least = expected("0.33")["call check_nixl_version"]
+    line = f"RuntimeError: NIXL >= {least} is required, but nixl==1.4.1 is installed"
+    excerpt = read(f"{PREFIX}{line}\n{END}\n")
+    assert excerpt.failure is not None
+    assert (excerpt.failure.reason, excerpt.line) == ("NIXLTooOld", line)
 
 
 @pytest.mark.parametrize(("package", "path", "text", "reason"), SOURCES)

@@ -47,7 +47,7 @@ def test_equal_inputs_keep_the_stored_template() -> None:
 def test_another_version_of_pdx_renders_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     """An upgrade replaces no engine: neither revision nor template contains the version."""
     one = _engines()
-    monkeypatch.setattr("pdx_api.version.version", lambda _: "99.0.0")
+    monkeypatch.setattr("importlib.metadata.version", lambda _: "99.0.0")
 
     assert pdx_version() == "99.0.0"
     assert _engines() == one

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from pdx_api.spec.parse import parse
-from pdx_cli.commands.render import to_yaml
+from pdx_cli.display.manifests import to_yaml
 from tests.unit.operator.render.manifests_of import manifests_of
 
 GOLDEN = Path(__file__).parents[2] / "golden"

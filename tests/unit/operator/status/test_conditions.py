@@ -64,6 +64,26 @@ def test_an_unchecked_version_of_vllm_is_in_ready() -> None:
     assert ready["message"].startswith("all engines and gateway pods are ready; vLLM 0.34 is not among the versions")
 
 
+@pytest.mark.parametrize(
+    ("engine", "versions", "note"),
+    [
+        ({}, ("0.32.1",), ""),
+        ({}, (), ""),
+        ({}, ("0.31.0",), "engines run vLLM 0.31, but the tag of the image states 0.32; correct spec.engine.version"),
+        ({"version": "0.33"}, ("0.32.0",), "engines run vLLM 0.32, but spec.engine.version is 0.33; correct "),
+        ({}, ("0.32.0", "0.33.0"), "engines run vLLM 0.32 and 0.33: only engines of one version pair"),
+        ({"version": "0.33"}, ("mine",), ""),
+    ],
+)
+def test_the_version_that_engines_report_is_in_ready(engine: dict[str, str], versions: Any, note: str) -> None:
+    report = TransferReport(Finding(Verdict.VERIFIED, pairs=1, possible=1, versions=versions))
+    status = build(facts(*PAIR, of=deployment(engine=engine), transfer=report), {}, NOW)
+    (ready,) = (one for one in status["conditions"] if one["type"] == "Ready")
+    assert ready["status"] == "True"
+    begin = "all engines and gateway pods are ready"
+    assert ready["message"].startswith(f"{begin}; {note}") if note else ready["message"] == begin
+
+
 def test_the_status_of_a_serving_object() -> None:
     status = build(facts(*PAIR), {}, NOW)
     conditions = status.pop("conditions")

@@ -1,5 +1,6 @@
 """The last minutes and the normal values of a gateway."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -117,3 +118,20 @@ def test_too_few_durations_have_no_median() -> None:
     assert median([*[0] * len(BUCKETS), 10]) == BUCKETS[-1], "beyond the last bucket, at least its bound"
     assert typical([]) is None
     assert typical([None, 3.0, 1.0]) == 1.0
+
+
+def test_waits_breaks_and_restarts_of_the_last_minutes() -> None:
+    gateway = Gateway()
+    gateway.sample()
+    for _ in range(12):
+        gateway.counters.phases[Phase.HANDOFF].observe(4.0)
+    gateway.counters.broke(D.name)
+    gateway.history.update(20.0, gateway.counters.report({}), [Report(replace(D, generation=3), EngineMetrics(), 20.0)])
+    found = gateway.found
+    assert found["phases"] == {
+        "to_prefill": {"count": 0, "median": None},
+        "prefill": {"count": 0, "median": None},
+        "handoff": {"count": 12, "median": pytest.approx(3.75)},
+    }
+    assert found["broken"] == {D.name: 1}
+    assert found["restarts"] == {D.name: 3}

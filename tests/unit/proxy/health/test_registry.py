@@ -6,7 +6,7 @@ from pdx_api.connectors.families import Identity
 from pdx_api.names import Role
 from pdx_proxy.config.settings import Address, EndpointSpec
 from pdx_proxy.endpoints.endpoint import State, pairing
-from pdx_proxy.endpoints.events import Cause, LostHandoff, Suspect
+from pdx_proxy.endpoints.events import Cause, LostHandoff, NotReady, Suspect
 from pdx_proxy.health.registry import Actions, EndpointRegistry
 
 P, D = (EndpointSpec(Address("h", port), role) for port, role in ((1, Role.PREFILL), (2, Role.DECODE)))
@@ -51,6 +51,19 @@ def test_a_result_of_an_earlier_start_is_ignored() -> None:
     assert not registry.warm_up_succeeded(before).publish
     registry.update([])
     assert registry.warm_up_failed(before, "late", down=True) == Actions()
+
+
+def test_an_engine_that_is_not_ready_has_not_failed() -> None:
+    registry = make_registry(D, OTHER)
+    actions = registry.on_event(NotReady("h:2", 1, "is paused"))
+    assert actions == Actions(publish=True, start=("h:2",), pause=0.2)
+    endpoint = registry.endpoint("h:2")
+    assert (endpoint.state, endpoint.reason, endpoint.ejections) == (State.PAUSED, "is paused", 0)
+    assert not any(registry.ejections.values())
+    assert [e.name for e in registry.snapshot.decode] == ["h:3"]
+    assert registry.on_event(NotReady("h:3", 9, "is paused")) == Actions(), "an earlier start"
+    registry.on_event(NotReady("h:3", 1, "is retired", retired=True))
+    assert (registry.endpoint("h:3").state, registry.snapshot.decode) == (State.RETIRED, ()), "not even as the last one"
 
 
 def test_events_of_workers() -> None:

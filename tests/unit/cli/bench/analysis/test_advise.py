@@ -31,8 +31,8 @@ def test_a_ratio_at_which_rates_match() -> None:
     found = list(advise(split(1, 3), SLO))
     assert found[0] == LABEL
     assert "Seen: 4 req/s, prompts of 4000 tokens and answers of 101 on average." in found
-    assert "P's were busy for 100 % of the time (300 ms a prompt)." in found
-    assert "Rates match at about P:D 3:1, instead of 1:3." in found
+    assert "The prefill engines were busy for 100 % of the time (300 ms a prompt)." in found
+    assert "Rates match at about prefill:decode 3:1, instead of 1:3." in found
     assert "Aggregated on the same engines, TPOT would be about 29 ms instead of 20 ms and keeps the SLO." in found
 
 
@@ -45,7 +45,7 @@ def test_an_aggregated_deployment(prefill: float, part: str) -> None:
     arm = Arm("x", aggregated=4)
     found = list(advise(Live(arm, 100.0, engines(400, prefill, 4.0 + prefill), EngineTotals(), 20.0), SLO))
     assert any(part in line for line in found)
-    assert any(line.startswith("Rates would match at about P:D") for line in found)
+    assert any(line.startswith("Rates would match at about prefill:decode") for line in found)
 
 
 def test_too_little_traffic() -> None:

@@ -40,7 +40,7 @@ def test_it_pays() -> None:
     assert found.factor == pytest.approx(1.505, rel=0.01)
     assert found.sentences[0].startswith("Splitting pays: x1.50 good requests (15.1 ± 0.1 req/s against 10 ± 0.05")
     assert "at P:D 2:2, not at 1:3." in found.sentences[0]
-    assert "At P:D 1:3, P is short." in found.sentences
+    assert "At P:D 1:3, the prefill engines are short." in found.sentences
     assert "What would change it: a hand-off that takes more than 550 ms; prompts below about 117 tokens" in str(found)
 
 
@@ -81,7 +81,10 @@ def test_a_generator_that_was_the_limit() -> None:
 @pytest.mark.parametrize(
     ("one", "text"),
     [
-        (result(SPLIT, 12, 12, 12), "P:D 2:2 serves 12 ± 0 req/s within the SLO; P's compute is the limit."),
+        (
+            result(SPLIT, 12, 12, 12),
+            "P:D 2:2 serves 12 ± 0 req/s within the SLO; prefill compute is the limit.",
+        ),
         (
             result(SPLIT, 12, limit=Bottleneck.NONE),
             "P:D 2:2 serves 12 ± 0 req/s within the SLO; no measured rate was too high.",

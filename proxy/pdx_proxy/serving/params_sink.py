@@ -1,0 +1,117 @@
+"""Relays an answer without the hand-off parameters of its engine, which are addresses and numbers of blocks.
+
+Each value of `kv_transfer_params` that is a filled object becomes `null` and spaces: as many bytes as before, so that
+the framing of chunks stays right. Answers without one pass unchanged, after one search.
+"""
+
+from typing import Final
+
+from pdx_proxy.http.upstream.connection import Sink
+
+_FILLED: Final = b'"kv_transfer_params":{"'
+_EMPTY: Final = b'"kv_transfer_params":null'
+_TAIL_BYTES: Final = 160
+"""Behind the member, a whole answer has members that are mostly null."""
+_NULL: Final = b"null"
+_SPACE: Final = 0x20
+_CR, _LF, _QUOTE, _BACKSLASH, _OPEN, _CLOSE = b'\r\n"\\{}'
+
+
+class ParamsSink:
+    """Passes an answer on, with `null` for each filled value."""
+
+    __slots__ = ("_depth", "_escaped", "_held", "_lines", "_quoted", "_sink", "_written")
+
+    def __init__(self, sink: Sink | None = None) -> None:
+        self._sink = sink
+        self._held = b""
+        """The beginning of what may be a filled value."""
+        self._depth = 0
+        """Objects that are open in the value; 0: outside of one."""
+        self._written = 0
+        """Bytes that were written in place of the value."""
+        self._quoted = False
+        self._escaped = False
+        self._lines = 0
+        """Lines of the framing that are still to come within the value: a chunk has ended there."""
+
+    def write(self, data: bytes) -> None:
+        """Pass on bytes, but for an end that may begin a filled value."""
+        changed = self.change(data)
+        if changed and self._sink is not None:
+            self._sink.write(changed)
+
+    def change(self, data: bytes) -> bytes:
+        """Return what may be passed on now."""
+        if self._held:
+            data, self._held = self._held + data, b""
+        if not self._depth and data.find(_FILLED) < 0:
+            return data if data.endswith(b"\n") else self._hold(data)
+        return self._replace(data)
+
+    def flush(self) -> None:
+        """Pass on what is held back: nothing more comes."""
+        held, self._held = self._held, b""
+        if held and self._sink is not None:
+            self._sink.write(held)
+
+    def _hold(self, data: bytes) -> bytes:
+        for size in range(len(_FILLED) - 1, 0, -1):
+            if data.endswith(_FILLED[:size]):
+                self._held = data[-size:]
+                return data[:-size]
+        return data
+
+    def _replace(self, data: bytes) -> bytes:
+        out, at = bytearray(), 0
+        while True:
+            if self._depth:
+                at = self._skip(data, at, out)
+                if self._depth:
+                    return bytes(out)
+            found = data.find(_FILLED, at)
+            if found < 0:
+                out += self._hold(data[at:])
+                return bytes(out)
+            value = found + len(_FILLED) - 1
+            out += data[at : value - 1]
+            out.append(_NULL[0])
+            self._depth, self._written, at = 1, 1, value
+
+    def _skip(self, data: bytes, at: int, out: bytearray) -> int:
+        """Write over the value from here to its end; return where that is. JSON on one line contains no CR."""
+        for index in range(at, len(data)):
+            byte = data[index]
+            if self._lines:
+                self._lines -= byte == _LF
+                out.append(byte)
+            elif byte == _CR:
+                self._lines = 2
+                out.append(byte)
+            else:
+                out.append(_NULL[self._written] if self._written < len(_NULL) else _SPACE)
+                self._written += 1
+                self._read(byte)
+                if not self._depth:
+                    return index + 1
+        return len(data)
+
+    def _read(self, byte: int) -> None:
+        if self._escaped:
+            self._escaped = False
+        elif self._quoted:
+            self._escaped = byte == _BACKSLASH
+            self._quoted = byte != _QUOTE
+        elif byte == _QUOTE:
+            self._quoted = True
+        elif byte == _OPEN:
+            self._depth += 1
+        elif byte == _CLOSE:
+            self._depth -= 1
+
+
+def without_params(body: bytes, *, stream: bool) -> bytes:
+    """Return a complete answer with `null` for each filled value."""
+    if not stream and body.rfind(_EMPTY, max(0, len(body) - _TAIL_BYTES)) >= 0:
+        return body
+    return body if body.find(_FILLED) < 0 else ParamsSink().change(body)

@@ -1,0 +1,29 @@
+"""What the campaign of vLLM's versions reads in pytest's report, and the table that it writes."""
+
+from benchmarks.versions.__main__ import CHECKS, VERSIONS, Result, outcome, read, table
+
+REPORT = """<testsuites><testsuite>
+<testcase classname="tests.engines.test_pull.TestApiTable" name="test_parameter[n]"/>
+<testcase classname="tests.engines.test_pull" name="test_kill"><failure>no</failure></testcase>
+<testcase classname="tests.engines.test_push" name="test_kill"/>
+<testcase classname="tests.engines.test_push" name="test_late"><error>no</error></testcase>
+<testcase classname="tests.engines.test_push" name="test_late"/>
+<testcase classname="tests.engines.test_push" name="test_other"><skipped/></testcase>
+</testsuite></testsuites>"""
+
+
+def test_a_report() -> None:
+    assert outcome(REPORT) == (2, ("test_pull: test_kill", "test_push: test_late"))
+
+
+def test_the_table_names_what_failed_and_what_did_not_run() -> None:
+    check = next(iter(CHECKS))
+    lines = table([Result("0.30", check, 2, ("test_pull: test_kill",), "abc", "2026-11-28", 9)]).splitlines()
+    rows = {line.split(" | ")[0].strip("| "): line for line in lines}
+    assert [*rows][2 : 2 + len(VERSIONS)] == [*VERSIONS]
+    assert rows["0.30"].startswith("| 0.30 | 2 of 3 | not run |")
+    assert lines[-1] == f"* 0.30, {check}: `test_pull: test_kill`"
+
+
+def test_the_results_are_of_known_versions_and_checks() -> None:
+    assert {(each.version, each.check) for each in read()} <= {(v, c) for v in VERSIONS for c in CHECKS}
