@@ -18,6 +18,7 @@ from pdx_proxy.http.upstream.failures import (
     EngineBusy,
     EngineFailure,
     LostConnection,
+    unready,
 )
 
 _SECONDS: Final = 1.0
@@ -96,9 +97,9 @@ class DeathChecks:
                 connection = await pool.connect(endpoint.address, endpoint.name)
                 try:
                     connection.send(request_head("GET", "/health", endpoint.host, (), 0, pool.authorization), b"")
-                    status = (await connection.whole()).status
-                    if status == _DEAD:
-                        return True
+                    answer = await connection.whole()
+                    if answer.status == _DEAD:
+                        return unready(endpoint.name, answer.document) is None
                     await asyncio.sleep(_STEADY_SECONDS)
                     return None if connection.lost is not None else False
                 finally:

@@ -15,7 +15,7 @@ from pdx_proxy.endpoints.endpoint import Endpoint
 from pdx_proxy.endpoints.events import Cause, EndpointEvent, NotReady, Suspect
 from pdx_proxy.engines.probe import answers_health, is_paused
 from pdx_proxy.engines.upstreams import Engines
-from pdx_proxy.http.upstream.failures import ConnectFailure, ConnectTimeout, EngineFailure, Unready
+from pdx_proxy.http.upstream.failures import ConnectFailure, ConnectTimeout, EngineFailure, EngineUnready, Unready
 
 FAILED_CHECKS: Final = 2
 """Consecutive failed checks that eject an endpoint."""
@@ -83,6 +83,8 @@ class HealthChecks:
                 await answers_health(self._engines, endpoint, self._seconds)
                 paused = await is_paused(self._engines, endpoint)
                 return NotReady(*endpoint.start, Unready.PAUSED.value) if paused else None
+            except EngineUnready as failure:  # before 0.33, vLLM's /health is 503 while it scales
+                return NotReady(*endpoint.start, failure.why.value, failure.why is Unready.RETIRED)
             except EngineFailure as failure:
                 failed += not failure.local and clock() - began < self._seconds + _LATE_SECONDS
                 suspect = conclude(endpoint, failure, failed)

@@ -5,9 +5,12 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from aiohttp import web
 
 from pdx_api.names import Order
 from pdx_proxy.config.settings import Health, Retries
+from pdx_proxy.endpoints.events import HealthCheckRequest
+from pdx_proxy.health import engine_scraper
 from pdx_sim import FaultKind, SimEngine
 from tests.component.conftest import MakeWorld
 from tests.component.harness import AGENT_SHAPES, SHORT, Reply, Shape, World, eventually
@@ -154,7 +157,10 @@ async def test_an_engine_that_queues_is_asked(version: str, mode: str, make_worl
 
 
 @pytest.mark.parametrize("version", ["0.32.0", "0.33.0"])
-async def test_requests_that_a_pause_freezes_do_not_make_the_engine_hang(version: str, make_world: MakeWorld) -> None:
+async def test_requests_that_a_pause_freezes_do_not_make_the_engine_hang(
+    version: str, make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine_scraper, "SAMPLE_SECONDS", 0.2)
     slow = {"version": version, "decode_token_seconds": 0.02}
     world = await make_world(Order.PREFILL_FIRST, decode=2, sim=slow, health=Health(stalled_seconds=0.5))
     shape = Shape(stream=True)
@@ -194,3 +200,20 @@ async def test_a_request_that_a_pause_aborts_goes_elsewhere(make_world: MakeWorl
     await eventually(lambda: world.endpoint(busy).state == "Paused", what="Paused")
     assert world.endpoint(busy).ejected_by is None
     await resume(world, busy)
+
+
+async def test_a_health_check_while_vllm_032_scales_shows_no_fault(
+    make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its middleware refuses /health as well."""
+
+    async def health(self: Any, _request: web.Request) -> web.Response:
+        return web.json_response({"error": self._host.scaling}, status=503 if self._host.scaling else 200)
+
+    monkeypatch.setattr("pdx_sim.api.server.Api._health", health)
+    world = await make_world(Order.PREFILL_FIRST, decode=2, sim=QUEUES)
+    world.d.faults.add(FaultKind.SCALING)
+    world.gateway.endpoint_manager.on_event(HealthCheckRequest(*world.endpoint(world.d).start))
+    await is_left_out(world, world.d)
+    world.d.faults.clear()
+    await eventually(lambda: world.endpoint(world.d).warm, what="warm again")

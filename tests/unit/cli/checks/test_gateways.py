@@ -64,6 +64,19 @@ SETUPS: list[Any] = [
         id="an engine that hangs, although its health check answers",
     ),
     pytest.param(
+        {
+            "gateways": (
+                gateway(
+                    endpoint(Role.PREFILL, "Suspect", "3 consecutive errors, the last: status 500"),
+                    endpoint(Role.DECODE),
+                ),
+            )
+        },
+        "EngineLeftOut",
+        ["does not use the prefill engine qwen-prefill-a-1: 3 consecutive errors, the last: status 500"],
+        id="a prefill engine that was ejected for its own errors",
+    ),
+    pytest.param(
         {"gateways": (gateway(endpoint(Role.PREFILL), endpoint(Role.DECODE, "Paused", Unready.PAUSED.value)),)},
         "EnginePaused",
         ["decode engine", "is paused", "POST /resume"],

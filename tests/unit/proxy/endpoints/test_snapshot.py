@@ -62,3 +62,10 @@ def test_suspect_engines(pool: list[Endpoint], ports: list[int]) -> None:
 def test_a_pair_belongs_to_generations() -> None:
     p, d = endpoint(1, Role.PREFILL), endpoint(2, Role.DECODE)
     assert pairing(p, d) != pairing(replace(p, generation=2), d) != pairing(p, replace(d, generation=2))
+
+
+def test_fewer_engines_pair_no_better_than_all() -> None:
+    p, d, other = endpoint(1, Role.PREFILL), endpoint(2), endpoint(3)
+    never = frozenset({pairing(p, d)})
+    chosen = Snapshot.of([p, d, other], suspended=never).only({p.name, d.name})
+    assert (chosen.everything, chosen.complete, chosen.suspended) == ((p, d), (), never)

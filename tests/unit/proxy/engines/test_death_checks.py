@@ -31,8 +31,8 @@ ENGINE = endpoint(1, Role.DECODE)
 class FakeConnection:
     """A connection to an engine that answers /health, or is lost instead, and may close it afterwards."""
 
-    def __init__(self, status: int, closes_after: float | None) -> None:
-        self._status = status
+    def __init__(self, status: int, closes_after: float | None, body: bytes = b"") -> None:
+        self._status, self._body = status, body
         self.lost: Exception | None = None
         self.closed = False
         if closes_after is not None:
@@ -48,6 +48,8 @@ class FakeConnection:
             raise LostConnection("h:1", "connection lost")
         answer = Answer()
         answer.status = self._status
+        answer.headers = [(b"content-type", b"application/json")]
+        answer.chunks.append(self._body)
         return answer
 
     def close(self) -> None:
@@ -93,6 +95,7 @@ def _checks(pool: FakePool) -> tuple[DeathChecks, list[str]]:
     [
         ([(200, None)], False, 0.1),
         ([(503, None)], True, 0.0),
+        ([(503, None, b'{"error":"The model is currently scaling. Please try again later."}')], False, 0.0),
         ([(500, None)], False, 0.1),
         ([REFUSED], True, 0.0),
         ([_refused(ConnectionResetError())], True, 0.0),
@@ -105,7 +108,15 @@ def _checks(pool: FakePool) -> tuple[DeathChecks, list[str]]:
         ([(200, 0.05), (200, 0.05)], False, 0.2),
     ],
     ids=[
-        *("it lives", "its core is dead", "another error", "refused", "reset", "the gateway has no file left"),
+        *(
+            "it lives",
+            "its core is dead",
+            "it scales",
+            "another error",
+            "refused",
+            "reset",
+            "the gateway has no file left",
+        ),
         *("no connection", "lost", "silent", "it dies behind its answer", "it closes one connection", "it closes all"),
     ],
 )
