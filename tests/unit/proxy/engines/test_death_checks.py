@@ -49,7 +49,7 @@ class FakeConnection:
         answer = Answer()
         answer.status = self._status
         answer.headers = [(b"content-type", b"application/json")]
-        answer.chunks.append(self._body)
+        answer.complete, answer.content, answer.size = True, bytearray(self._body), len(self._body)
         return answer
 
     def close(self) -> None:
