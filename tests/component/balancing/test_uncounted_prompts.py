@@ -137,7 +137,7 @@ async def test_the_next_prompts_are_spread_as_without_them(
 ) -> None:
     d = {} if prefill else {"role": Role.AGGREGATED}
     world = await make_world(order, prefill, 2 if prefill else 4, sim=SIM, d=d, workers=workers, **DEFAULTS)
-    prompts = 400 if disturb is refused else 80
+    prompts = 400 if disturb is refused else 200
     before = await shares(world, prompts)
     await disturb(world)
     after = await shares(world, prompts)
