@@ -21,8 +21,8 @@ from tests.mutations.__main__ import PACKAGE
 DOCUMENT = ROOT / "docs/failure-matrix.md"
 CASES = [case for row in matrix() for case in row.cases()]
 NO_FAILURE = {FaultKind.SLOW, FaultKind.LONG_PREFILL}
-OF_THE_CORE = {FaultKind.HANG_CORE}
-"""They strike an engine, not a leg: the rows `stalled` of tests/component/health/test_hung.py."""
+OF_THE_CORE = {FaultKind.HANG_CORE, FaultKind.SCALING, FaultKind.RETIRED}
+"""They strike an engine, not a leg: the rows of tests/component/health/test_hung.py and serving/test_pauses.py."""
 OF_THE_LINK = {FaultKind.BLOCK_TRANSFER}
 """It strikes between engines: tests/component/sim/transfer/test_pull.py."""
 SAME_AT_PREFILL = {FaultKind.DIE_AFTER_EVENTS, FaultKind.DIE_IN_EVENT}
