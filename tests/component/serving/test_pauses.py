@@ -62,7 +62,9 @@ async def test_another_decode_serves_meanwhile(stream: bool, order: Order, make_
 
 
 async def test_an_engine_that_is_resumed_gets_requests_again(make_world: MakeWorld) -> None:
-    world = await make_world(Order.PREFILL_FIRST, decode=2, sim=REFUSES, health=Health(slow_start_seconds=0.0))
+    sim, health = {**REFUSES, "lease_seconds": 1.5}, Health(slow_start_seconds=0.0)
+    world = await make_world(Order.PREFILL_FIRST, decode=2, sim=sim, health=health)
+    world.allowed.expired = True  # a D that is paused lets P keep its blocks
     for engine in world.decode:
         await pause(world, engine)
     assert (await world.complete()).status == 503
