@@ -9,6 +9,7 @@ import pytest
 from pdx_api.names import Order
 from pdx_proxy.config.settings import Deadlines, Retries, Verification
 from pdx_proxy.verification import attempt, prober, record, schedule, suspension
+from pdx_proxy.verification.verdict import Verdict
 from pdx_sim import FaultKind, SimEngine
 from tests.component.conftest import MakeWorld
 from tests.component.harness import Reply, Shape, World, eventually
@@ -104,6 +105,7 @@ async def test_a_hand_off_that_fails_for_another_reason_suspends_nothing(
     monkeypatch.setattr(suspension, "WATCH_SECONDS", 10.0)
     world, shape = await blocked_world(make_world, order, 1, 1), Shape(stream=True)
     await world.complete(shape)
+    await eventually(lambda: world.gateway.prober.finding.verdict is Verdict.VERIFIED, 20.0, "no probe gets the fault")
     world.fault(world.d, FaultKind.STATUS, status=500)
     assert (await world.complete(shape)).status == 200
     await eventually(lambda: not world.gateway.registry.snapshot.watched, 20.0, "the probe moves KV")
