@@ -144,7 +144,9 @@ class Unready(StrEnum):
 
 _UNREADY: Final = (
     (
-        re.compile(rb'^\s*\{\s*("type": ?"error",\s*)?"error": ?\{\s*"message": ?"Generation is paused\.'),
+        re.compile(
+            rb'^\s*\{\s*("type": ?"error",\s*)?"error": ?\{\s*("type": ?"\w+",\s*)?"message": ?"Generation is paused\.'
+        ),
         Unready.PAUSED,
     ),
     (re.compile(rb'^\s*\{\s*"error": ?"The model is currently scaling\.'), Unready.SCALING),
