@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from pdx_api.names import Order
+from pdx_api.verification import Verdict
 from pdx_proxy.config.settings import Deadlines, Retries, Verification
 from pdx_proxy.verification import attempt, prober, record, schedule, suspension
-from pdx_proxy.verification.verdict import Verdict
 from pdx_sim import FaultKind, SimEngine
 from tests.component.conftest import MakeWorld
 from tests.component.harness import Reply, Shape, World, eventually
