@@ -40,6 +40,7 @@ HOT: Final = (
     "balancing/shared_load",
     "engines/upstreams",
     "engines/leg",
+    "engines/leg_observer",
     "engines/observer",
     "engines/attribution",
     "engines/outlier_detection",

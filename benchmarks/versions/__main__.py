@@ -80,6 +80,7 @@ def _run(version: str, check: str, commit: str) -> Result:
     folder = [] if version == TESTED else [str(overlay(f"{version}.0", ROOT))]
     report = ROOT / ".cache" / "vllm" / f"{version}.xml"
     report.parent.mkdir(parents=True, exist_ok=True)
+    report.unlink(missing_ok=True)  # of the check before
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([*folder, os.environ.get("PYTHONPATH", "")])}
     print(f"vLLM {version}, {check} …", flush=True)
     began = time.monotonic()

@@ -33,7 +33,7 @@ from pdx_api.connectors.families import (
 from pdx_api.defaults import LEASE_MARGIN_SECONDS
 from pdx_api.names import Order, Role
 from pdx_api.rule import Rule
-from pdx_api.vllm.versions import VERSIONS, minor
+from pdx_api.vllm.versions import VERSIONS
 
 SIDE_CHANNEL: Final = "side-channel"
 SIDE_CHANNEL_PORT: Final = 5600
@@ -161,11 +161,9 @@ class Nixl(Connector):
     orders: tuple[Order, ...] = (Order.PREFILL_FIRST, Order.DECODE_FIRST, Order.CONCURRENT)
     port_names: Mapping[str, int] = field(default_factory=lambda: {SIDE_CHANNEL: SIDE_CHANNEL_PORT}, hash=False)
     checks: Checks = _CHECKS
-
-    def wire(self, version: str) -> str:
-        """The minor version: each has its own version of the connector. vLLM's handshake compares all of it
-        (nixl/metadata.py, `compute_nixl_compatibility_hash`), so transfer probes report other patch releases."""
-        return minor(version)
+    versioned: bool = True
+    """Each minor version has its own version of the connector. vLLM's handshake compares the whole version
+    (nixl/metadata.py, `compute_nixl_compatibility_hash`), so transfer probes report other patch releases."""
 
     def engine(self, role: Role, order: Order, site: Site, config: Mapping[str, Any]) -> EngineWiring:
         """The side channel binds the address that it sends to peers: the pod's, never a wildcard."""

@@ -7,7 +7,7 @@ from typing import Final
 
 from pdx_proxy.balancing.load import Slot
 from pdx_proxy.balancing.prefill.backlog import Reservation
-from pdx_proxy.endpoints.endpoint import Endpoint
+from pdx_proxy.engines.leg_observer import LegObserver
 from pdx_proxy.http.messages import request_head
 from pdx_proxy.http.upstream.answer import Answer
 from pdx_proxy.http.upstream.connection import Connection, Sink
@@ -17,7 +17,6 @@ from pdx_proxy.http.upstream.failures import (
     ClosedConnection,
     DeadlineExceeded,
     EngineBusy,
-    EngineUnready,
     LostConnection,
     Reason,
     unready,
@@ -39,36 +38,6 @@ _OUTCOME_SECONDS: Final = 1.0
 engine behind a chat's role without a pause."""
 _STALE_SECONDS: Final = 0.1
 """A loss within this time after the request means that the engine had closed the connection before."""
-
-
-class LegObserver:
-    """Receives legs' reports about their endpoints. A base class: mypyc calls its methods faster than a Protocol's."""
-
-    __slots__ = ()
-
-    def succeeded(self, endpoint: Endpoint) -> None:
-        """The endpoint has answered 200."""
-        raise NotImplementedError
-
-    def completed(self, endpoint: Endpoint) -> None:
-        """The endpoint has sent a whole answer."""
-        raise NotImplementedError
-
-    def failed(self, endpoint: Endpoint, detail: str) -> None:
-        """The endpoint's answer reports a failure of the engine."""
-        raise NotImplementedError
-
-    def busy(self, endpoint: Endpoint, seconds: float) -> None:
-        """The endpoint accepts no request for so long, by its own answer."""
-        raise NotImplementedError
-
-    def unready(self, endpoint: Endpoint, failure: EngineUnready) -> None:
-        """The endpoint accepts no request at all, by its own answer."""
-        raise NotImplementedError
-
-    def counted(self, reservation: Reservation) -> None:
-        """An endpoint has answered 200, so its request counts for the policies."""
-        raise NotImplementedError
 
 
 class Leg:

@@ -18,7 +18,7 @@ from pdx_proxy.endpoints.events import (
 )
 from pdx_proxy.endpoints.snapshot import Snapshot
 from pdx_proxy.engines.attribution import Culprit, attribute
-from pdx_proxy.engines.leg import LegObserver
+from pdx_proxy.engines.leg_observer import LegObserver
 from pdx_proxy.engines.outlier_detection import OutlierDetector
 from pdx_proxy.http.upstream.failures import (
     BadAnswer,

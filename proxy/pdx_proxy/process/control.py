@@ -210,8 +210,8 @@ class Control:
                 self._publish_load()
         if scraped.is_sample:
             with self._guard.step("The search for engines without progress"):
-                for suspect in self._stalls.update(scraped):
-                    self.endpoint_manager.on_event(await self._why_stalled(suspect))
+                for event in await asyncio.gather(*map(self._why_stalled, self._stalls.update(scraped))):
+                    self.endpoint_manager.on_event(event)
             with self._guard.step("The use of the engines' queues"):
                 for endpoint, is_long in self._queues.update(scraped):
                     self.endpoint_manager.set_long_queue(endpoint, is_long)
@@ -230,9 +230,10 @@ class Control:
 
     async def _why_stalled(self, suspect: Suspect) -> Suspect | NotReady:
         """An engine that is paused keeps its running requests, and makes no progress with them."""
-        endpoint = self.registry.endpoint(suspect.name)
-        paused = await is_paused(self._engines, endpoint)
-        return NotReady(*endpoint.start, Unready.PAUSED.value) if paused else suspect
+        for endpoint in self._snapshot().everything:
+            if endpoint.start == (suspect.name, suspect.generation) and await is_paused(self._engines, endpoint):
+                return NotReady(*endpoint.start, Unready.PAUSED.value)
+        return suspect
 
     async def _has_work(self, endpoint: Endpoint) -> bool:
         """Whether work explains that this engine does not answer. A report that is no longer used explains nothing."""

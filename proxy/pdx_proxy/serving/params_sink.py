@@ -54,9 +54,14 @@ class ParamsSink:
 
     def flush(self) -> None:
         """Pass on what is held back: nothing more comes."""
-        held, self._held = self._held, b""
+        held = self.rest()
         if held and self._sink is not None:
             self._sink.write(held)
+
+    def rest(self) -> bytes:
+        """Return what is held back, once nothing more comes."""
+        held, self._held = self._held, b""
+        return held
 
     def _hold(self, data: bytes) -> bytes:
         """Pass on what cannot begin a filled value. An end behind the member's name is held back as well."""
@@ -129,4 +134,7 @@ def without_params(body: bytes, *, stream: bool) -> bytes:
     """Return a complete answer with `null` for each filled value."""
     if not stream and body.rfind(_EMPTY, max(0, len(body) - _TAIL_BYTES)) >= 0:
         return body
-    return body if body.find(_FILLED) < 0 else ParamsSink().change(body)
+    if body.find(_FILLED) < 0:
+        return body
+    sink = ParamsSink()
+    return sink.change(body) + sink.rest()

@@ -13,7 +13,7 @@ from pdx_operator.plan.reconcile_plan import Plan, plan
 from pdx_operator.render.gateway import Installation
 from pdx_operator.status import conditions
 from pdx_operator.status.facts import facts_of
-from tests.unit.operator.status.test_conditions import NOW
+from tests.unit.operator.status.built_facts import NOW
 
 Body = dict[str, Any]
 GATEWAY = ChildKey("Deployment", "m-gateway")

@@ -2,18 +2,14 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
-from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
 
-from pdx_api.names import Role
-from pdx_api.spec.parse import parse
-from pdx_api.spec.types import PDDeployment
 from pdx_api.verification import Broken, Cause, Finding, Verdict
 from pdx_operator.kube.resources import ChildKey, Event
 from pdx_operator.observed.transfer_report import TransferReport
-from pdx_operator.observed.workloads import ObservedGateway, ObservedPool, PodInspection, Workloads
+from pdx_operator.observed.workloads import ObservedGateway, PodInspection
 from pdx_operator.plan.proof import Unproven
 from pdx_operator.plan.reconcile_plan import Plan
 from pdx_operator.plan.rollout import Budget, plan_rollout
@@ -21,67 +17,9 @@ from pdx_operator.status.conditions import build, crd_too_old, transitions
 from pdx_operator.status.diagnosis import Diagnosis
 from pdx_operator.status.facts import Facts
 from pdx_operator.status.problems import problems_of, rejected_child
+from tests.unit.operator.status.built_facts import GATEWAY, LATER, NOW, PAIR, A, D, P, deployment, facts, outcomes, pool
 
-P, D, A = Role.PREFILL, Role.DECODE, Role.AGGREGATED
-NOW = datetime.fromisoformat("2026-05-04T12:00:00Z")
-LATER = NOW + timedelta(minutes=3)
-GATEWAY = ObservedGateway(1, 1, True)
 BROKEN = Diagnosis("Crashing", "the decode engine: it ends with exit code 1; read its log")
-
-
-def deployment(prefill: int = 1, decode: int = 1, **spec: Any) -> PDDeployment:
-    pools = {"prefill": {"replicas": prefill}, "decode": {"replicas": decode}}
-    body = {"model": {"name": "m"}, **pools, **spec}
-    return parse({"apiVersion": "pdx.dev/v1alpha1", "kind": "PDDeployment", "metadata": {"name": "x"}, "spec": body})
-
-
-def pool(role: Role, revision: str, replicas: int, ready: int) -> ObservedPool:
-    return ObservedPool(f"x-{role}-{revision}", role, revision, replicas, ready, True, replicas, proven=True)
-
-
-PAIR = (pool(P, "a", 1, 1), pool(D, "a", 1, 1))
-
-
-def facts(
-    *pools: ObservedPool, of: PDDeployment | None = None, gateway: ObservedGateway | None = GATEWAY, **more: Any
-) -> Facts:
-    of = of or deployment()
-    desired = {role: 1 if pool.replicas is None else pool.replicas for role, pool in of.spec.pools().items()}
-    step = plan_rollout("a", desired, pools, Budget())
-    workloads = Workloads({ChildKey("Deployment", pool.name): pool for pool in pools}, gateway)
-    found = Facts(generation=2, namespace="ns", plan=Plan(of, rollout=step, workloads=workloads))
-    return replace(found, **more)
-
-
-def outcomes(status: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
-    return {c["type"]: (c["status"], c["reason"]) for c in status["conditions"]}
-
-
-def test_an_unchecked_version_of_vllm_is_in_ready() -> None:
-    of = deployment(engine={"version": "0.34.0"})
-    (ready,) = (one for one in build(facts(*PAIR, of=of), {}, NOW)["conditions"] if one["type"] == "Ready")
-    assert (ready["status"], ready["reason"]) == ("True", "AsSpecified")
-    assert ready["message"].startswith("all engines and gateway pods are ready; vLLM 0.34 is not among the versions")
-
-
-@pytest.mark.parametrize(
-    ("engine", "versions", "note"),
-    [
-        ({}, ("0.32.1",), ""),
-        ({}, (), ""),
-        ({}, ("0.31.0",), "engines run vLLM 0.31, but the tag of the image states 0.32; correct spec.engine.version"),
-        ({"version": "0.33"}, ("0.32.0",), "engines run vLLM 0.32, but spec.engine.version is 0.33; correct "),
-        ({}, ("0.32.0", "0.33.0"), "engines run vLLM 0.32 and 0.33: only engines of one version pair"),
-        ({"version": "0.33"}, ("mine",), ""),
-    ],
-)
-def test_the_version_that_engines_report_is_in_ready(engine: dict[str, str], versions: Any, note: str) -> None:
-    report = TransferReport(Finding(Verdict.VERIFIED, pairs=1, possible=1, versions=versions))
-    status = build(facts(*PAIR, of=deployment(engine=engine), transfer=report), {}, NOW)
-    (ready,) = (one for one in status["conditions"] if one["type"] == "Ready")
-    assert ready["status"] == "True"
-    begin = "all engines and gateway pods are ready"
-    assert ready["message"].startswith(f"{begin}; {note}") if note else ready["message"] == begin
 
 
 def test_the_status_of_a_serving_object() -> None:
@@ -328,66 +266,6 @@ def test_an_invalid_spec_keeps_the_rest_of_the_status() -> None:
     }
     assert build(invalid, after, LATER) == after
     assert outcomes(build(invalid, {}, NOW))["KVTransferVerified"] == ("Unknown", "InvalidSpec")
-
-
-ALL_WELL = TransferReport(Finding(Verdict.VERIFIED, pairs=4, possible=4))
-COVERED = TransferReport(Finding(Verdict.VERIFIED, pairs=8, possible=64))
-BLOCKED = Broken("p-0", "d-1", "D has computed a whole prompt by itself", Cause.PORTS)
-NOTHING_MOVES = TransferReport(Finding(Verdict.BROKEN, possible=4, broken=(BLOCKED,), broken_pairs=2))
-NOT_VERIFIED = TransferReport(
-    Finding(Verdict.UNKNOWN, "x", broken=(Broken("p", "d", "D does not say", Cause.NOT_REPORTED),))
-)
-
-
-@pytest.mark.parametrize(
-    ("transfer", "expected", "text"),
-    [
-        (TransferReport(), ("Unknown", "NotVerifiedYet"), "no gateway has reported a transfer probe yet"),
-        (TransferReport(unreachable=True), ("Unknown", "GatewayUnreachable"), "the admin port of any gateway"),
-        (TransferReport(Finding(Verdict.UNKNOWN, "no pair")), ("Unknown", "NotVerifiedYet"), "no pair"),
-        (NOT_VERIFIED, ("Unknown", "NotReported"), "--enable-prompt-tokens-details"),
-        (ALL_WELL, ("True", "Verified"), "in 4 pairs of prefill and decode engines (all pairs); probed every 40 s"),
-        (COVERED, ("True", "Verified"), "in 8 pairs of prefill and decode engines (which include every engine)"),
-        (
-            NOTHING_MOVES,
-            ("False", "PortsBlocked"),
-            "(2 of 4 pairs): p-0 to d-1: D has computed a",
-        ),
-    ],
-)
-def test_the_result_of_transfer_probes(transfer: TransferReport, expected: tuple[str, str], text: str) -> None:
-    status = build(facts(*PAIR, transfer=transfer), {}, NOW)
-    assert outcomes(status)["KVTransferVerified"] == expected
-    assert text in status["conditions"][-1]["message"]
-    assert build(facts(*PAIR, transfer=transfer), status, LATER) == status, "an equal report changes nothing"
-
-
-@pytest.mark.parametrize(
-    ("of", "reason"),
-    [
-        (deployment(mode="Aggregated"), "Aggregated"),
-        (deployment(kvTransfer={"verification": {"periodSeconds": 0}}), "Disabled"),
-    ],
-)
-def test_without_transfer_probes_nothing_is_verified(of: PDDeployment, reason: str) -> None:
-    before = build(facts(*PAIR, transfer=ALL_WELL), {}, NOW)
-    after = build(facts(of=of), before, LATER)
-    assert outcomes(after)["KVTransferVerified"] == ("Unknown", reason)
-    back = build(facts(*PAIR), after, LATER)
-    assert outcomes(back)["KVTransferVerified"] == ("Unknown", "NotVerifiedYet")
-
-
-@pytest.mark.parametrize("transfer", [ALL_WELL, NOTHING_MOVES])
-def test_a_restarted_operator_keeps_the_last_result(transfer: TransferReport) -> None:
-    before = build(facts(*PAIR, transfer=transfer), {}, NOW)
-    assert build(facts(*PAIR), before, LATER) == before
-
-
-def test_a_broken_and_a_repaired_transfer_are_events() -> None:
-    well, broken = (build(facts(*PAIR, transfer=transfer), {}, NOW) for transfer in (ALL_WELL, NOTHING_MOVES))
-    assert [(t.reason, t.warning) for t in transitions(well, broken)] == [("PortsBlocked", True)]
-    assert [(t.reason, t.warning) for t in transitions(broken, well)] == [("KVTransferRestored", False)]
-    assert transitions(build(facts(*PAIR), {}, NOW), well) == []
 
 
 @pytest.mark.parametrize(

@@ -96,3 +96,11 @@ def test_a_clients_schema_that_an_answer_repeats_stays_as_it_is(size: int) -> No
     schema = {"properties": {"kv_transfer_params": {"type": "object"}, "x": {"kv_transfer_params": {"do": 1}}}}
     stream = b"data: %b\n\n" % compact({"tools": [schema], "kv_transfer_params": VALUE})
     assert json.loads(relayed(stream, size)[6:]) == {"tools": [schema], "kv_transfer_params": None}
+
+
+def test_no_byte_of_a_whole_answer_is_held_back() -> None:
+    """Its last byte may begin a member's name."""
+    body = compact({"kv_transfer_params": VALUE}) + b'"'
+    shown = without_params(body, stream=False)
+    assert (len(shown), shown[-1:]) == (len(body), b'"')
+    assert json.loads(shown[:-1]) == {"kv_transfer_params": None}
