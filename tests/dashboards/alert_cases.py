@@ -203,6 +203,10 @@ CASES: Final = (
         *("PDXErrors", "a crash breaks some streams once", False),
         *(endpoints() | requests(split="0+30x480", broken="0x60 20 40x420"), 19),
     ),
+    Case(
+        *("PDXErrors", "a fifth failed for a minute and a half, and none since", False),
+        *(endpoints() | requests(split="0+30x480", internal="0x60 9 18 27 36 45 54x420"), 19),
+    ),
     Case("PDXErrors", "all fail", False, endpoints() | requests(unavailable="0+10x480")),
     Case("PDXErrors", "clients are wrong", False, endpoints() | requests(split="0+50x480", refused="0+50x480")),
     Case("PDXNotSplitting", "no prefill engine is warm", True, _NO_P),
