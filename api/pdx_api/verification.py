@@ -56,7 +56,10 @@ class Cause(StrEnum):
     NOT_REPORTED = "NotReported"
 
 
-_LOST: Final = "if the fault remains after that, delete D's pod: NIXL does not reconnect after it has lost a connection"
+_LOST: Final = (
+    "if the fault remains after that, delete the decode engine's pod: NIXL does not reconnect after it has lost a "
+    "connection"
+)
 ADVICE: Final[Mapping[Cause, str]] = MappingProxyType(
     {
         Cause.NO_CONNECTOR: "check its arguments for --kv-transfer-config: a policy, a webhook or its image may "
@@ -66,15 +69,18 @@ ADVICE: Final[Mapping[Cause, str]] = MappingProxyType(
         Cause.BLOCK_SIZE: "the two have KV blocks of different sizes; set one size for both (spec.engine.blockSize)",
         Cause.DTYPE: "the two differ in the dtype of weights or of KV; set it in spec.engine, for both",
         Cause.ENGINES: "vLLM rejects the KV; give both the same image, model and engine arguments",
-        Cause.SIDE_CHANNEL_HOST: "P announces an address that is not its own; correct VLLM_NIXL_SIDE_CHANNEL_HOST",
+        Cause.SIDE_CHANNEL_HOST: "the prefill engine announces an address that is not its own; "
+        "correct VLLM_NIXL_SIDE_CHANNEL_HOST",
         Cause.POOL: "the two do not share their store of KV; check that both reach it",
         Cause.HANDOFF: "one of the two was started for another connector or order than the gateway expects: "
-        "compare their arguments; if they match, open all ports between engines, and see D's log for the error",
+        "compare their arguments; if they match, open all ports between engines, and see the decode engine's log for "
+        "the error",
         Cause.PORTS: "one does not reach the other; between engines all ports must be open (network policies, "
         f"firewalls), and both logs name the error; {_LOST}",
         Cause.TRANSFER: "the two reach each other, and the transfer fails; KV goes over ports and devices that the "
         f"connector's transport chooses (UCX_TLS, UCX_NET_DEVICES), and RDMA needs its memlock limit; {_LOST}",
-        Cause.WRONG_KV: "D receives KV of another prompt; take this pair out of service and compare its engines",
+        Cause.WRONG_KV: "the decode engine receives KV of another prompt; take this pair out of service and "
+        "compare its engines",
         Cause.NOT_REPORTED: "start the engines with --enable-prompt-tokens-details",
     }
 )

@@ -141,7 +141,7 @@ def problem_of(question: Question, trial: Trial, prefill: EngineFacts, decode: E
     if reason in (Reason.PORTS, Reason.HANDOFF):
         seen += _local_address(question)
     if reason is Reason.NO_CONNECTOR:
-        seen = f"{seen}: {_named(evidence.unconnected)}"
+        seen = f"{seen}: {evidence.unconnected}"
     return Problem(reason, seen)
 
 
@@ -161,11 +161,6 @@ def _shows_nothing(leg: Leg | None) -> bool:
         return leg.failure.status in _FULL or (leg.failure.status is None and not is_timeout(leg.failure))
     choice = _choice(leg.body or {})
     return choice is not None and choice.get("finish_reason") == "abort"
-
-
-def _named(clause: str) -> str:
-    """Spell out P and D."""
-    return " ".join({"P": "the prefill engine", "D": "the decode engine"}.get(word, word) for word in clause.split())
 
 
 def _other_connector(question: Question, prefill: EngineFacts, decode: EngineFacts) -> str:

@@ -365,10 +365,10 @@ def _pairs(readings: Sequence[Reading]) -> tuple[PairFigures, ...]:
 
 
 def _seen(pair: Body) -> str:
-    """Return what a probe has shown, with P or D for the names, which are beside it."""
+    """Return what a probe has shown, with roles for the names, which are beside it."""
     seen = str(pair.get("seen") or "")
-    for role, letter in (("prefill", "P"), ("decode", "D")):
-        seen = seen.replace(f"the hand-off failed at {pair[role]}: ", f"{letter}: ")
+    for role in ("prefill", "decode"):
+        seen = seen.replace(f"the hand-off failed at {pair[role]}: ", f"{role} engine: ")
     return seen
 
 

@@ -97,7 +97,7 @@ def _check_shared(deployments: Mapping[Role, Manifest]) -> None:
     for name in SHARED_VARIABLES:
         if any(each.get(name) != found[0].get(name) for each in found):
             raise OverlayError(
-                f"podTemplate of {' and '.join(deployments)} differ in {name}, which P and D must share; "
+                f"podTemplate of {' and '.join(deployments)} differ in {name}, which the engines must share; "
                 "write it in engine.env"
             )
 

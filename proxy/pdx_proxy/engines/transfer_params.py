@@ -60,7 +60,7 @@ def transfer_params(endpoint: Endpoint, answer: Answer, api: API = COMPLETIONS_A
     if params is not None and isinstance(family, Pull):
         fault = fault_of(params, family.answered, len(body), nested=nested)
         if fault:
-            detail = f"answered kv_transfer_params that no D may read: {fault}"
+            detail = f"answered kv_transfer_params that no decode engine may read: {fault}"
             raise BadAnswer(endpoint.name, detail, Reason.LOST, 502, b"")
     return cast("dict[str, Any] | None", params)
 

@@ -32,7 +32,7 @@ class _Collector:
         arrivals = report.get("arrivals", {}).get("decode", {})
         yield _gauge(
             "pdx_remote_prompt_tokens_ratio",
-            "Share of a D's prompt tokens of the last 30 s whose KV it loaded from other engines.",
+            "Share of a decode engine's prompt tokens of the last 30 s whose KV it loaded from other engines.",
             "endpoint",
             {name: each["outside"] / each["promptTokens"] for name, each in arrivals.items() if each["promptTokens"]},
         )
@@ -76,7 +76,7 @@ def _request_families(report: Mapping[str, Any]) -> Iterable[Metric]:
         ("pdx_not_split", "Requests that the gateway did not split, by reason.", "reason", report["notSplit"]),
         (
             "pdx_local_prefills",
-            "Requests that could be split but were prefilled by D, by reason.",
+            "Requests that could be split but were prefilled by the decode engine, by reason.",
             "reason",
             report["localPrefills"],
         ),
@@ -133,13 +133,13 @@ def _endpoint_families(report: Mapping[str, Any], engines: Sequence[Endpoint]) -
             limits.add_metric([engine.name, engine.role], leg_limits[engine.name])
     pinned = _gauge(
         "pdx_prefill_kv_pinned",
-        "Finished prefills whose KV no D has read yet.",
+        "Finished prefills whose KV no decode engine has read yet.",
         "endpoint",
         {engine.name: report["held"].get(engine.name, 0) for engine in engines if engine.role is Role.PREFILL},
     )
     leaked = _gauge(
         "pdx_decode_kv_leaked",
-        "Hand-offs whose KV blocks D keeps until its time-out or restart.",
+        "Hand-offs whose KV blocks the decode engine keeps until its time-out or restart.",
         "endpoint",
         {engine.name: engine.lost for engine in engines if engine.role is Role.DECODE},
     )

@@ -68,7 +68,7 @@ class AttemptRunner:
         attempt.seconds |= {"prefill": probe.prefill_seconds, "handoff": probe.handoff_seconds}
         split = read_answer(probe.answer.body)
         if split is None:
-            attempt.seen = "D's answer is not one of vLLM"
+            attempt.seen = "the decode engine's answer is not one of vLLM"
             return
         attempt.tokens, attempt.remote_tokens = split.prompt_tokens, split.cached or 0
         alone = await self._answer_alone(decode, body, attempt) if must_compare() else None
@@ -99,7 +99,7 @@ class AttemptRunner:
     ) -> None:
         """A failure of P proves something only if P has no connector. A P that hangs gets no second request."""
         if failure.detail == NO_PARAMS:
-            attempt.result, attempt.seen = Result.FAILED, "P answers without kv_transfer_params"
+            attempt.result, attempt.seen = Result.FAILED, "the prefill engine answers without kv_transfer_params"
             attempt.evidence = Evidence(Result.FAILED, no_params=True)
         elif not isinstance(failure, DeadlineExceeded) and await self._answer_alone(prefill, body) is not None:
             attempt.answered.add(prefill.name)

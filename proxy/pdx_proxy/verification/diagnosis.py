@@ -48,7 +48,8 @@ class Evidence:
     def unconnected(self) -> str:
         """Which of the engines run without a KV connector, as a clause; empty if none does."""
         prefill = self.no_params or self.prefill.connector is False
-        without = [name for name, off in (("P", prefill), ("D", self.decode.connector is False)) if off]
+        decode = self.decode.connector is False
+        without = [name for name, off in (("the prefill engine", prefill), ("the decode engine", decode)) if off]
         verb = "runs" if len(without) == 1 else "run"
         return f"{' and '.join(without)} {verb} without a KV connector" if without else ""
 

@@ -84,11 +84,11 @@ def describe(result: Result, split: Answer) -> str:
     """Describe a result in text that is equal for every prompt, because it goes into the object's status."""
     match result:
         case Result.RECOMPUTED:
-            return f"D has computed {'most of a' if split.cached else 'a whole'} prompt by itself"
+            return f"the decode engine has computed {'most of a' if split.cached else 'a whole'} prompt by itself"
         case Result.WRONG_TEXT:
-            return "D's answer over P's KV differs from its answer alone"
+            return "the decode engine's answer over the prefill engine's KV differs from its answer alone"
         case Result.NOT_REPORTED:
-            return "D does not report how many prompt tokens were cached"
+            return "the decode engine does not report how many prompt tokens were cached"
     return ""
 
 
@@ -136,13 +136,13 @@ def doubt(prefill: Endpoint | None, decode: Endpoint | None, unanswered: Unanswe
 
     An engine that is gone is None.
     """
-    for letter, engine in (("P", prefill), ("D", decode)):
+    for role, engine in (("prefill", prefill), ("decode", decode)):
         if engine is None:
-            return f"{letter} is gone"
+            return f"the {role} engine is gone"
         if not engine.warm:
-            return f"{letter} does not serve"
+            return f"the {role} engine does not serve"
         if unanswered.get(engine.start, 0) >= UNANSWERED_PROBES:
-            return f"{letter} has left {UNANSWERED_PROBES} consecutive probes unanswered"
+            return f"the {role} engine has left {UNANSWERED_PROBES} consecutive probes unanswered"
     return ""
 
 

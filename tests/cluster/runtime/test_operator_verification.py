@@ -18,7 +18,10 @@ pytestmark = pytest.mark.timeout(300)
 
 WELL = Finding(Verdict.VERIFIED, pairs=1, possible=1)
 BROKEN = Finding(
-    Verdict.BROKEN, possible=1, broken=(Broken("p-0", "d-0", "D has computed it", Cause.MODEL),), broken_pairs=1
+    Verdict.BROKEN,
+    possible=1,
+    broken=(Broken("p-0", "d-0", "the decode engine has computed it", Cause.MODEL),),
+    broken_pairs=1,
 )
 
 
@@ -82,7 +85,10 @@ def test_transfer_probes_become_a_condition(api: Api, operator: Operator, namesp
             assert (operator.writes(), _version(api, namespace)) == before
             gateway.publish(BROKEN)
             eventually(lambda: verified() == ("False", "ModelsDiffer"), what="broken")
-            assert "p-0 to d-0: D has computed it" in api.condition(namespace, "KVTransferVerified")["message"]
+            assert (
+                "p-0 to d-0: the decode engine has computed it"
+                in api.condition(namespace, "KVTransferVerified")["message"]
+            )
             gateway.publish(WELL)
             eventually(lambda: verified() == ("True", "Verified"), what="repaired")
             eventually(
@@ -116,7 +122,9 @@ def test_a_rollout_to_engines_whose_kv_does_not_move_stops(api: Api, operator: O
             eventually(lambda: len(replicas()) == 4, what="new engines")
             eventually(lambda: api.status(namespace)["revision"] != old, what="the new revision")
             new = api.status(namespace)["revision"]
-            pair = Broken(f"m-prefill-{new}-1-x", f"m-decode-{new}-1-y", "D has computed it", Cause.MODEL)
+            pair = Broken(
+                f"m-prefill-{new}-1-x", f"m-decode-{new}-1-y", "the decode engine has computed it", Cause.MODEL
+            )
             gateway.publish(Finding(Verdict.BROKEN, possible=2, broken=(pair,), broken_pairs=1))
             eventually(lambda: reason("Degraded") == reason("Progressing") == "RolloutStopped", what="stopped")
             assert api.condition(namespace, "Available")["status"] == "True"

@@ -63,7 +63,7 @@ async def test_a_blocked_side_channel(make_world: MakeWorld, capsys: pytest.Capt
     await world.p.station.channel.close()
     world.d.station.handshaken.clear()
     await wait_for(world, Verdict.BROKEN)
-    await is_reported(capsys, world, Cause.PORTS, "D has computed a whole prompt by itself")
+    await is_reported(capsys, world, Cause.PORTS, "the decode engine has computed a whole prompt by itself")
     await world.p.station.channel.listen("127.0.0.1", world.p.side_channel_port)
     await wait_for(world, Verdict.VERIFIED)
     assert (await printed(capsys, "doctor", world))[0] == 0
@@ -73,7 +73,7 @@ async def test_another_model_string(make_world: MakeWorld, capsys: pytest.Captur
     world = await make_world(Order.PREFILL_FIRST, sim=SIM, d={"model": "/models/sim"}, warm=False, **ON)
     world.allowed.expired = True
     await wait_for(world, Verdict.BROKEN)
-    await is_reported(capsys, world, Cause.MODEL, "D has computed a whole prompt by itself")
+    await is_reported(capsys, world, Cause.MODEL, "the decode engine has computed a whole prompt by itself")
 
 
 @pytest.mark.parametrize("missing", [Role.PREFILL, Role.DECODE])
@@ -88,4 +88,4 @@ async def test_an_engine_without_its_connector(
     specs = tuple(replace(spec_of(engine, world.order), role=role) for engine, role in pair)
     await world.start_gateway(warm=False, endpoints=specs, **ON)
     await wait_for(world, Verdict.BROKEN)
-    await is_reported(capsys, world, Cause.NO_CONNECTOR, f"{missing[0].upper()} runs without a KV connector")
+    await is_reported(capsys, world, Cause.NO_CONNECTOR, f"the {missing} engine runs without a KV connector")

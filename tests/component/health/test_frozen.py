@@ -55,7 +55,7 @@ async def test_a_frozen_prefill_is_ejected_without_requests(
         assert _state_of(world, prefill.name) is State.SUSPECT
         await _found(world, Verdict.UNKNOWN)
         (pair,) = world.gateway.prober.describe()["pairs"]
-        assert (pair["verdict"], pair["seen"]) == ("unknown", "P does not serve")
+        assert (pair["verdict"], pair["seen"]) == ("unknown", "the prefill engine does not serve")
         assert world.gateway.prober.report()["pairs"] == {"verified": 0, "broken": 0, "unknown": 1}
         assert (await world.complete()).text == Shape().expected()
         assert (await world.outcomes(), world.report["retries"]) == ({"whole": 1}, {})

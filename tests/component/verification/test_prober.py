@@ -141,7 +141,7 @@ async def test_an_engine_without_a_connector(
     await world.start_gateway(warm=False, endpoints=specs, **ON)
     await found(world, Verdict.BROKEN, Cause.NO_CONNECTOR)
     (broken,) = world.gateway.prober.finding.broken
-    assert f"{missing[0].upper()} runs without a KV connector" in broken.sentence
+    assert f"the {missing} engine runs without a KV connector" in broken.sentence
 
 
 async def test_a_broken_pair_and_its_repair_are_found(make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -255,7 +255,7 @@ async def test_an_idle_engine_that_answers_no_probe_is_not_verified(
     engine = world.p if prefill else world.d
     engine.faults.add(FaultKind.HANG_BEFORE_HEAD, count=None)
     await found(world, Verdict.UNKNOWN)
-    why = f"{role[0].upper()} has left {UNANSWERED_PROBES} consecutive probes unanswered"
+    why = f"the {role} engine has left {UNANSWERED_PROBES} consecutive probes unanswered"
     assert transfer_prober.finding.why.endswith(f": {why}")
     await eventually(lambda: min(pair["ageSeconds"] for pair in transfer_prober.describe()["pairs"]) >= 2)
     assert {(pair["verdict"], pair["seen"]) for pair in transfer_prober.describe()["pairs"]} == {("unknown", why)}

@@ -25,7 +25,9 @@ BROKEN_CONDITION = condition(
     "PortsBlocked",
     "prefill qwen-prefill-a-1 to decode qwen-decode-a-1: no token came from outside; ports between them are blocked",
 )
-BROKEN_PAIR = Broken("qwen-prefill-a-1", "qwen-decode-a-1", "D has computed the prompt by itself", Cause.PORTS)
+BROKEN_PAIR = Broken(
+    "qwen-prefill-a-1", "qwen-decode-a-1", "the decode engine has computed the prompt by itself", Cause.PORTS
+)
 BROKEN_RESULT = {
     "finding": VerificationResult(Verdict.BROKEN, possible=1, broken=(BROKEN_PAIR,), broken_pairs=1).as_json()
 }
@@ -75,7 +77,11 @@ SETUPS: list[Any] = [
     pytest.param(
         {"gateways": (dataclasses.replace(HEALTHY.gateways[0], verification=BROKEN_RESULT),)},
         "PortsBlocked",
-        ["from qwen-prefill-a-1 to qwen-decode-a-1", "D has computed the prompt by itself", "network policies"],
+        [
+            "from qwen-prefill-a-1 to qwen-decode-a-1",
+            "the decode engine has computed the prompt by itself",
+            "network policies",
+        ],
         id="side channel blocked, by the gateway's transfer probes",
     ),
     pytest.param(

@@ -238,8 +238,14 @@ def test_a_deployment_without_requests() -> None:
 
 
 def test_a_pair_that_was_never_proved_has_no_age() -> None:
-    shown = text(page(TITLE, replace(HEALTHY, pairs=(pair("p", "d", "unknown", age=None, detail="P is gone"),)), 80))
-    assert "  p → d  unknown: P is gone" in shown
+    shown = text(
+        page(
+            TITLE,
+            replace(HEALTHY, pairs=(pair("p", "d", "unknown", age=None, detail="the prefill engine is gone"),)),
+            80,
+        )
+    )
+    assert "  p → d  unknown: the prefill engine is gone" in shown
 
 
 def test_a_long_message_has_several_lines() -> None:
@@ -281,14 +287,14 @@ def test_a_narrow_screen_shows_the_whole_reason(width: int) -> None:
     down = replace(
         BROKEN,
         endpoints=(engine("prefill-0", "prefill", "Suspect", reason), *ENGINES[1:]),
-        pairs=(pair("prefill-0", "decode-0", "broken", detail=f"HandoffFails: D: {reason}"),),
+        pairs=(pair("prefill-0", "decode-0", "broken", detail=f"HandoffFails: decode engine: {reason}"),),
         kv="KV not verified: waiting until a prefill and a decode engine serve",
     )
     lines = " ".join(" ".join(text(page(TITLE, down, width))).split())
     assert f"✗ prefill-0 is Suspect: {reason} ✗ KV does not move in 1 of 1 pair" in lines
     assert down.kv in lines
     assert lines.index("✗ prefill-0") < lines.index(down.kv)
-    assert f"broken, 7 s ago HandoffFails: D: {reason}" in lines
+    assert f"broken, 7 s ago HandoffFails: decode engine: {reason}" in lines
 
 
 def test_a_small_screen_keeps_the_names_of_the_columns() -> None:

@@ -264,5 +264,5 @@ def test_a_failing_hand_off_is_short() -> None:
     page = verification("broken", 3, broken_pairs=1, possible=2)
     page["pairs"][0] |= {"cause": "HandoffFails", "seen": "the hand-off failed at d: status 500: Internal server error"}
     shown = figures(None, Sample(0.0, (reading(verification=page),)))
-    assert shown.pairs[0].detail == "HandoffFails: D: status 500: Internal server error"
+    assert shown.pairs[0].detail == "HandoffFails: decode engine: status 500: Internal server error"
     assert shown.kv == "KV DOES NOT MOVE in 1 of 2 pairs"

@@ -9,7 +9,9 @@ from pdx_operator.plan.proof import PROOF_SECONDS, Unproven, paired, unproven
 
 
 def broken(revision: str) -> Broken:
-    return Broken(f"m-prefill-{revision}-1-x", f"m-decode-{revision}-1-y", "D has computed it", Cause.PORTS)
+    return Broken(
+        f"m-prefill-{revision}-1-x", f"m-decode-{revision}-1-y", "the decode engine has computed it", Cause.PORTS
+    )
 
 
 def finding(*revisions: str) -> Finding:

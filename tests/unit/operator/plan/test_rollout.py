@@ -81,7 +81,9 @@ def test_pairs_come_up_and_drain_in_ratio() -> None:
     ]
 
 
-BROKEN_PAIR = Broken("x-prefill-b-1", "x-decode-b-1", "D has computed a whole prompt by itself", Cause.PORTS)
+BROKEN_PAIR = Broken(
+    "x-prefill-b-1", "x-decode-b-1", "the decode engine has computed a whole prompt by itself", Cause.PORTS
+)
 
 
 @pytest.mark.parametrize("why", [Unproven(), Unproven(BROKEN_PAIR)], ids=["no probe yet", "broken"])

@@ -189,7 +189,7 @@ def test_a_stopped_rollout_is_degraded_and_an_event() -> None:
     new = pool(P, "a", 1, 1), pool(D, "a", 1, 1)
     old = pool(P, "b", 1, 1), pool(D, "b", 1, 1)
     rolling = facts(*new, *old)
-    pair = Broken("x-prefill-a-1", "x-decode-a-1", "D has computed it", Cause.MODEL)
+    pair = Broken("x-prefill-a-1", "x-decode-a-1", "the decode engine has computed it", Cause.MODEL)
     step = plan_rollout("a", {P: 1, D: 1}, (*new, *old), Budget(), Unproven(pair))
     plan = replace(rolling.plan, rollout=step)
     stopped = replace(rolling, plan=plan, problems=problems_of(plan, PodInspection(done=True), NOW))

@@ -12,7 +12,7 @@ from tests.unit.operator.status.built_facts import LATER, NOW, PAIR, deployment,
 
 ALL_WELL = TransferReport(Finding(Verdict.VERIFIED, pairs=4, possible=4))
 COVERED = TransferReport(Finding(Verdict.VERIFIED, pairs=8, possible=64))
-BLOCKED = Broken("p-0", "d-1", "D has computed a whole prompt by itself", Cause.PORTS)
+BLOCKED = Broken("p-0", "d-1", "the decode engine has computed a whole prompt by itself", Cause.PORTS)
 NOTHING_MOVES = TransferReport(Finding(Verdict.BROKEN, possible=4, broken=(BLOCKED,), broken_pairs=2))
 NOT_VERIFIED = TransferReport(
     Finding(Verdict.UNKNOWN, "x", broken=(Broken("p", "d", "D does not say", Cause.NOT_REPORTED),))
@@ -31,7 +31,7 @@ NOT_VERIFIED = TransferReport(
         (
             NOTHING_MOVES,
             ("False", "PortsBlocked"),
-            "(2 of 4 pairs): p-0 to d-1: D has computed a",
+            "(2 of 4 pairs): p-0 to d-1: the decode engine has computed a",
         ),
     ],
 )

@@ -80,9 +80,12 @@ def test_the_likely_cause(evidence: Evidence, cause: Cause) -> None:
 
 def test_which_engine_runs_without_a_connector() -> None:
     off = Facts(connector=False)
-    assert Evidence(Result.RECOMPUTED, SELF, off).unconnected == "D runs without a KV connector"
-    assert Evidence(Result.FAILED, no_params=True).unconnected == "P runs without a KV connector"
-    assert Evidence(Result.RECOMPUTED, off, off).unconnected == "P and D run without a KV connector"
+    assert Evidence(Result.RECOMPUTED, SELF, off).unconnected == "the decode engine runs without a KV connector"
+    assert Evidence(Result.FAILED, no_params=True).unconnected == "the prefill engine runs without a KV connector"
+    assert (
+        Evidence(Result.RECOMPUTED, off, off).unconnected
+        == "the prefill engine and the decode engine run without a KV connector"
+    )
     assert Evidence(Result.RECOMPUTED, Facts(connector=True), SELF).unconnected == ""
 
 

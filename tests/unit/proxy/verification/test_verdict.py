@@ -133,10 +133,10 @@ N = UNANSWERED_PROBES
     ("probes", "why_not"),
     [
         ([SILENT_P] * (N - 1), ""),
-        ([SILENT_P] * N, "P has left 3 consecutive probes unanswered"),
-        ([SILENT_D] * N, "D has left 3 consecutive probes unanswered"),
+        ([SILENT_P] * N, "the prefill engine has left 3 consecutive probes unanswered"),
+        ([SILENT_D] * N, "the decode engine has left 3 consecutive probes unanswered"),
         ([BUSY_P] * 9, ""),
-        ([SILENT_P] * N + [BUSY_P] * 9, "P has left 3 consecutive probes unanswered"),
+        ([SILENT_P] * N + [BUSY_P] * 9, "the prefill engine has left 3 consecutive probes unanswered"),
         ([SILENT_P] * 9 + [SILENT_D], ""),
         ([SILENT_P] * 9 + [ANSWERED], ""),
         ([SILENT_P, ANSWERED] * 9, ""),
@@ -167,18 +167,18 @@ def test_silence_before_a_restart_means_nothing() -> None:
 @pytest.mark.parametrize("state", [State.SUSPECT, State.COLD, State.WARMING])
 def test_a_pair_is_not_verified_while_an_engine_does_not_serve(state: State) -> None:
     prefill, decode = PAIR
-    assert doubt(replace(prefill, warm_up_state=state), decode, {}) == "P does not serve"
-    assert doubt(prefill, replace(decode, warm_up_state=state), {}) == "D does not serve"
-    assert doubt(None, decode, {}) == "P is gone"
+    assert doubt(replace(prefill, warm_up_state=state), decode, {}) == "the prefill engine does not serve"
+    assert doubt(prefill, replace(decode, warm_up_state=state), {}) == "the decode engine does not serve"
+    assert doubt(None, decode, {}) == "the prefill engine is gone"
     broken = replace(VERIFIED, verdict=Verdict.BROKEN)
-    assert present_verdict(broken, "P does not serve") is Verdict.BROKEN
+    assert present_verdict(broken, "the prefill engine does not serve") is Verdict.BROKEN
 
 
 def test_doubts_about_all_pairs_change_the_finding_and_name_the_reason() -> None:
-    one, silent = [[PAIR]], {names_of(PAIR): "P has left 3 consecutive probes unanswered"}
+    one, silent = [[PAIR]], {names_of(PAIR): "the prefill engine has left 3 consecutive probes unanswered"}
     records = {names_of(PAIR): VERIFIED}
     before = finding_of(one, records, None)
-    why = f"{P} to {D}: P has left 3 consecutive probes unanswered"
+    why = f"{P} to {D}: the prefill engine has left 3 consecutive probes unanswered"
     assert finding_of(one, records, before, silent) == Finding(Verdict.UNKNOWN, why, possible=1)
     assert finding_of(one, records, finding_of(one, records, before, silent)) == before
 
@@ -187,7 +187,7 @@ def test_doubts_about_one_of_several_engines_leave_the_finding() -> None:
     revisions = [pairs_of(2, 2)]
     keys = names(revisions[0])
     records = dict.fromkeys(keys, VERIFIED)
-    doubts: dict[Names, str] = dict.fromkeys(keys[:2], "P does not serve")
+    doubts: dict[Names, str] = dict.fromkeys(keys[:2], "the prefill engine does not serve")
     before = finding_of(revisions, records, None)
     assert finding_of(revisions, records, before, doubts) == Finding(Verdict.VERIFIED, pairs=2, possible=4)
     assert finding_of(revisions, records, None, doubts).verdict is Verdict.UNKNOWN
