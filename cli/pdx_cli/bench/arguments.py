@@ -12,6 +12,8 @@ from pdx_cli.inputs import target
 from pdx_cli.inputs.times import duration
 from pdx_cli.local.engines import EngineKind
 
+SERVER: Final = "write the URL of an OpenAI-compatible server that runs"
+"""What to do about a URL at which none answers."""
 _DEFAULTS: Final[Mapping[str, Any]] = {
     "scale_tokens": 1.0,
     "engine": str(EngineKind.VLLM),

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
+from pdx_cli.bench.arguments import SERVER
 from pdx_cli.bench.load.connection import Server
 from pdx_cli.bench.load.generator import Generator, Shape, Step
 from pdx_cli.bench.load.records import Failure
@@ -20,7 +21,6 @@ FIRST_REQUESTS: Final = 4
 _SECONDS: Final = 600.0
 """Limit for them: an engine's first forward pass may compile."""
 _MODELS_SECONDS: Final = 10.0
-_SERVER: Final = "write the URL of an OpenAI-compatible server that runs"
 _KEY: Final = "set OPENAI_API_KEY"
 
 
@@ -42,10 +42,10 @@ async def model_of(server: Server, headers: Mapping[str, str]) -> str:
             body = await client.json(url, seconds=_MODELS_SECONDS)
             return str(body["data"][0]["id"])
     except AnswerError as error:
-        remedy = _KEY if " answered 401" in str(error) else _SERVER
+        remedy = _KEY if " answered 401" in str(error) else SERVER
         raise CommandError(f"{str(error).rstrip('.')}; {remedy}.", code=ExitCode.INVALID) from error
     except (KeyError, IndexError, TypeError) as error:
-        sentence = f"{url} lists no model; name it with --model, or {_SERVER}."
+        sentence = f"{url} lists no model; name it with --model, or {SERVER}."
         raise CommandError(sentence, code=ExitCode.INVALID) from error
 
 
@@ -77,12 +77,12 @@ def _sentence(server: Server, failure: Failure, detail: str) -> str:
     detail = detail.rstrip(".")
     match failure:
         case Failure.CONNECTION:
-            return f"A first request to {server.url} got no answer: {detail}; {_SERVER}."
+            return f"A first request to {server.url} got no answer: {detail}; {SERVER}."
         case Failure.STATUS:
             remedy = f"; {_KEY}" if detail.startswith("401") else ""
             return f"{server.url} refuses a first request with {detail}{remedy}."
         case Failure.UNFINISHED:
-            return f"A first request to {server.url} had no answer after {_SECONDS:g} s; {_SERVER}."
+            return f"A first request to {server.url} had no answer after {_SECONDS:g} s; {SERVER}."
         case _:
             return f"{server.url} failed a first request: {detail}."
 

@@ -43,6 +43,8 @@ def run(args: argparse.Namespace) -> int:
     chosen = None if arguments.names_a_server(args) else target.target_of(args, NAMED)
     if isinstance(chosen, InCluster) and not (args.yes or args.advise or args.compare or args.clean):
         _confirm(args.name or "the PDDeployment")
+    if "://" in (args.name or ""):
+        _check_listening(args.name)
     if args.report is None and args.name and arguments.is_file(args.name):
         from pdx_cli.inputs import document
 
@@ -52,6 +54,18 @@ def run(args: argparse.Namespace) -> int:
     from pdx_cli.bench import command  # what is refused needs none of it
 
     return command.run(args, chosen, deployment)
+
+
+def _check_listening(url: str) -> None:
+    """Refuse a server to which no connection can be made, before what measures it is imported; raises InputError."""
+    import asyncio
+
+    from pdx_cli.sources.client import AnswerError, connect
+
+    try:
+        asyncio.run(connect(url))
+    except AnswerError as error:
+        raise InputError(f"{error}; {arguments.SERVER}.") from error
 
 
 def _confirm(name: str) -> None:

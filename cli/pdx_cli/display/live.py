@@ -11,7 +11,8 @@ import signal
 import sys
 import time
 from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING, Any, Final
+from contextlib import asynccontextmanager
+from typing import Any, Final
 
 from pdx_cli import interrupts
 from pdx_cli.display import keys
@@ -23,10 +24,9 @@ from pdx_cli.errors import CommandError
 from pdx_cli.inputs import formats, target
 from pdx_cli.inputs.target import InCluster, Local
 from pdx_cli.inputs.times import Objectives
+from pdx_cli.sources.client import Client
 from pdx_cli.sources.figures import Figures, Sample, figures
-
-if TYPE_CHECKING:
-    from pdx_cli.sources.sampling import Sampler
+from pdx_cli.sources.sampling import LocalSampler, Sampler
 
 PIPE_WIDTH: Final = 120
 """Columns of an update that is not written to a terminal."""
@@ -49,9 +49,7 @@ def run(chosen: Local | InCluster, args: argparse.Namespace) -> int:
 
 
 async def _print_updates(chosen: Local | InCluster, args: argparse.Namespace) -> None:
-    from pdx_cli.sources.sampling import sampler_of
-
-    async with sampler_of(chosen, time.monotonic) as sampler:
+    async with _sampler_of(chosen) as sampler:
         async for shown in _updates(sampler, chosen, args.interval, once=args.once, slo=args.slo):
             if args.format == "text":
                 _print_page(page(_title(sampler, args), shown, _width(), Sort(args.sort)))
@@ -59,6 +57,21 @@ async def _print_updates(chosen: Local | InCluster, args: argparse.Namespace) ->
                 _print_object(as_json(sampler, shown), args)
             if args.once:
                 return
+
+
+@asynccontextmanager
+async def _sampler_of(chosen: Local | InCluster) -> AsyncIterator[Sampler]:
+    """Connect to the deployment; raises CommandError with code 2."""
+    if isinstance(chosen, Local):
+        async with Client() as client:
+            yield LocalSampler(chosen, client, time.monotonic)
+        return
+    from pdx_cli.sources.access import access_to  # a machine needs no client of Kubernetes
+    from pdx_cli.sources.cluster import ClusterSampler
+
+    async with access_to(chosen) as access:
+        await access.object()
+        yield ClusterSampler(access, time.monotonic)
 
 
 def _print_page(shown: Page) -> None:
@@ -81,7 +94,7 @@ def _width() -> int:
 
 
 async def _updates(
-    sampler: "Sampler", chosen: Local | InCluster, interval: float, *, once: bool, slo: Objectives | None
+    sampler: Sampler, chosen: Local | InCluster, interval: float, *, once: bool, slo: Objectives | None
 ) -> AsyncIterator[Figures]:
     """Yield the figures of each interval. A gateway that starts is awaited; a later failure is reported and retried."""
     before = await _first_sample(sampler, chosen, interval)
@@ -99,7 +112,7 @@ async def _updates(
         before = now
 
 
-async def _first_sample(sampler: "Sampler", chosen: Local | InCluster, interval: float) -> Sample:
+async def _first_sample(sampler: Sampler, chosen: Local | InCluster, interval: float) -> Sample:
     reported = False
     while True:
         try:
@@ -128,7 +141,7 @@ def _is_starting(chosen: Local | InCluster) -> bool:
     return False
 
 
-def _title(sampler: "Sampler", args: argparse.Namespace) -> Title:
+def _title(sampler: Sampler, args: argparse.Namespace) -> Title:
     return Title(sampler.name, sampler.location, _clock(), args.interval)
 
 
@@ -160,12 +173,10 @@ class LiveScreen:
 
     async def watch(self, chosen: Local | InCluster) -> None:
         """Show updates until q or a signal; raises CommandError if the deployment cannot be found."""
-        from pdx_cli.sources.sampling import sampler_of
-
         self._events, self._loop = asyncio.Queue(), asyncio.get_running_loop()
         events = self._events
         with self.terminal.watched(self._on_keys, lambda: events.put_nowait("resize")):
-            async with sampler_of(chosen, time.monotonic) as sampler:
+            async with _sampler_of(chosen) as sampler:
                 sampling = asyncio.create_task(self._sample(sampler, chosen))
                 try:
                     await self._show(sampler, events)
@@ -173,7 +184,7 @@ class LiveScreen:
                     sampling.cancel()
                     await asyncio.gather(sampling, return_exceptions=True)
 
-    async def _show(self, sampler: "Sampler", events: "asyncio.Queue[str | Figures | Exception]") -> None:
+    async def _show(self, sampler: Sampler, events: "asyncio.Queue[str | Figures | Exception]") -> None:
         while not self._stopped:
             shown = self._draw()
             event = await events.get()
@@ -211,7 +222,7 @@ class LiveScreen:
         for key in keys.read_keys(data) if data else ["q"]:  # no data: the terminal is gone
             self._events.put_nowait(key)
 
-    async def _sample(self, sampler: "Sampler", chosen: Local | InCluster) -> None:
+    async def _sample(self, sampler: Sampler, chosen: Local | InCluster) -> None:
         """Put the figures of each interval into the queue, or why there are none."""
         assert self._events is not None, "sampling starts after the queue exists"
         before: Sample | None = None
@@ -230,7 +241,7 @@ class LiveScreen:
                 await asyncio.wait_for(self._refresh.wait(), self._args.interval)
 
 
-def as_json(sampler: "Sampler", shown: Figures) -> dict[str, Any]:
+def as_json(sampler: Sampler, shown: Figures) -> dict[str, Any]:
     """Return the figures for programs: seconds, shares from 0 to 1, null where a figure is unknown."""
     first = shown.phase("first_token")
     quantiles = first.quantiles if first else (math.nan,) * 3

@@ -1,17 +1,21 @@
-"""HTTP requests of the CLI to engines and to the gateway on this machine."""
+"""HTTP requests of the CLI to engines and to the gateway on this machine.
+
+aiohttp takes 0.2 s to import. It is imported once a server accepts a connection: that none does is reported sooner.
+"""
 
 import asyncio
 import json
 import os
-import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Self
-
-import aiohttp
+from typing import TYPE_CHECKING, Any, Final, Self
+from urllib.parse import urlsplit
 
 from pdx_cli.errors import CommandError, InputError
 from pdx_cli.sources.answers import STATE_PATH, state_of
+
+if TYPE_CHECKING:
+    import aiohttp
 
 NOT_FOUND: Final = 404
 
@@ -26,6 +30,10 @@ class AnswerError(Exception):
         self.body = body
         self.location = location
         """The URL to which the server redirects; empty if it does not."""
+
+
+class NotHTTPError(AnswerError):
+    """The server answers, but not in HTTP."""
 
 
 class ForeignError(AnswerError):
@@ -47,16 +55,15 @@ class Client:
     def __init__(self, headers: Mapping[str, str] | None = None, *, redirects: bool = True) -> None:
         """`headers`: sent with every request. `redirects`: follow them."""
         self._redirects = redirects
-        # A server may close an idle connection at the moment at which a POST is sent over it.
-        self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(force_close=True), headers=headers, trust_env=False
-        )
+        self._headers = headers
+        self._session: aiohttp.ClientSession | None = None
 
     async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self._session.close()
+        if self._session is not None:
+            await self._session.close()
 
     async def is_ok(self, url: str) -> bool:
         """Whether a GET returns 200 within a second."""
@@ -109,23 +116,53 @@ class Client:
     ) -> tuple[str, dict[str, str]]:
         options: dict[str, Any] = {"json": body, "headers": headers, "allow_redirects": self._redirects}
         try:
-            async with asyncio.timeout(seconds), self._session.request(method, url, **options) as response:
-                text = await response.text(errors="replace")
+            async with asyncio.timeout(seconds):
+                if self._session is None:
+                    await connect(url)
+                response, text = await self._send(method, url, options)
         except TimeoutError as error:
             raise AnswerError(f"{url} did not answer within {seconds:g} s") from error
-        except (aiohttp.ClientError, OSError) as error:
-            raise AnswerError(f"{url} did not answer: {reason(error)}") from error
         if response.status != 200:
             message = f"{url} answered {response.status}: {' '.join(text.split())[:200]}"
             raise AnswerError(message, response.status, text, response.headers.get("Location", ""))
         return text, {name.lower(): value for name, value in response.headers.items()}
+
+    async def _send(self, method: str, url: str, options: dict[str, Any]) -> "tuple[aiohttp.ClientResponse, str]":
+        """Return an answer and its body; raises TimeoutError or AnswerError."""
+        import aiohttp
+
+        if self._session is None:
+            # A server may close an idle connection at the moment at which a POST is sent over it.
+            connector = aiohttp.TCPConnector(force_close=True)
+            self._session = aiohttp.ClientSession(connector=connector, headers=self._headers, trust_env=False)
+        try:
+            async with self._session.request(method, url, **options) as response:
+                return response, await response.text(errors="replace")
+        except TimeoutError:
+            raise
+        except (aiohttp.ClientError, OSError) as error:
+            kind = NotHTTPError if _is_not_http(error) else AnswerError
+            raise kind(f"{url} did not answer: {reason(error)}") from error
+
+
+async def connect(url: str) -> None:
+    """Raise AnswerError if nothing listens at a URL. Any other failure shows in the request itself."""
+    try:
+        parts = urlsplit(url)
+        port = parts.port or (443 if parts.scheme == "https" else 80)
+        _, writer = await asyncio.open_connection(parts.hostname or "", port)
+    except ConnectionRefusedError as error:
+        raise AnswerError(f"{url} did not answer: {os.strerror(error.errno or 0).lower()}") from error
+    except (OSError, ValueError):
+        return
+    writer.close()
 
 
 def unreadable_gateway(admin: str, error: AnswerError) -> CommandError:
     """Return the error of a command whose gateway does not answer at the URL of its admin port, with code 2."""
     if error.status == NOT_FOUND or isinstance(error, ForeignError):
         return InputError(f"{admin} is not the admin port of a gateway; write the one that `pdx gateway` prints.")
-    if _is_not_http(error.__cause__):
+    if isinstance(error, NotHTTPError):
         return InputError(f"{admin} does not speak HTTP; name the admin port of a gateway with --admin.")
     start = "; start the gateway, or name its admin port with --admin" if error.status is None else ""
     return CommandError(f"The gateway cannot be queried: {error}{start}.", code=2)
@@ -133,19 +170,21 @@ def unreadable_gateway(admin: str, error: AnswerError) -> CommandError:
 
 def is_silent(error: AnswerError) -> bool:
     """Whether nothing was answered, not even something else than what was requested."""
-    return error.status is None and not isinstance(error, ForeignError) and not _is_not_http(error.__cause__)
+    return error.status is None and not isinstance(error, ForeignError | NotHTTPError)
 
 
 def is_down(error: AnswerError) -> bool:
     """Whether nothing listens at the address, or what listens there does not answer in time."""
-    cause = error.__cause__
-    return isinstance(cause, TimeoutError) or (
-        isinstance(cause, aiohttp.ClientConnectorError) and isinstance(cause.os_error, ConnectionRefusedError)
-    )
+    cause = getattr(error.__cause__, "os_error", error.__cause__)  # aiohttp's error has one
+    return isinstance(cause, TimeoutError | ConnectionRefusedError)
 
 
 def reason(error: BaseException) -> str:
     """Return why a request failed, without the client library's details."""
+    import ssl
+
+    import aiohttp
+
     if isinstance(error, aiohttp.InvalidURL):
         return "its URL is not valid"
     if isinstance(error, aiohttp.TooManyRedirects):
@@ -171,6 +210,8 @@ def reason(error: BaseException) -> str:
 
 def _is_not_http(error: BaseException | None) -> bool:
     """Whether the client library could not read the answer's head."""
+    import aiohttp
+
     is_answer = isinstance(error, aiohttp.ClientResponseError)
     return is_answer and not isinstance(error, aiohttp.TooManyRedirects | aiohttp.WSServerHandshakeError)
 

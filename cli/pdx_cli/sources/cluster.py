@@ -1,18 +1,23 @@
-"""Observes a PDDeployment in a cluster: its objects, its pods, and the operator."""
+"""Observes a PDDeployment in a cluster: its objects, its pods and the operator; and samples its gateways."""
 
 import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, Literal
+from urllib.parse import urlsplit
 
-from pdx_api.names import LABEL_DEPLOYMENT, ROLE_GATEWAY, gateway_name
+from pdx_api.names import ADMIN_PORT, LABEL_DEPLOYMENT, ROLE_GATEWAY, gateway_name
 from pdx_api.spec.parse import InvalidDeploymentError, parse
 from pdx_api.spec.types import PDDeployment
-from pdx_cli.sources.access import ObjectAccess
+from pdx_api.vllm_metrics import EngineMetrics, read_metrics
+from pdx_cli.sources.access import ObjectAccess, unreadable
+from pdx_cli.sources.figures import Reading, Sample
+from pdx_cli.sources.kube import PodAnswerError
 from pdx_cli.sources.objects import is_stalled, lists_pods, role_of, warnings_about
 from pdx_cli.sources.observation import Body, Observation, Operator, Rights, SecretReference
 from pdx_cli.sources.pods import PodReader
+from pdx_cli.sources.sampling import NoAnswerError, loads_of, reading_of
 from pdx_operator.kube.client import ApiError, MissingError
 from pdx_operator.kube.resources import DEPLOYMENT, KIND_OF, POD, ROLE, Kind
 from pdx_operator.observed.workloads import observe_gateway, observe_pool, pod_view
@@ -140,3 +145,65 @@ def _parse(body: Body) -> PDDeployment | None:
         return parse(body, tolerant=True)
     except InvalidDeploymentError:
         return None
+
+
+@dataclass(slots=True)
+class ClusterSampler:
+    """Samples the gateways of a PDDeployment."""
+
+    access: ObjectAccess
+    clock: Callable[[], float]
+
+    @property
+    def name(self) -> str:
+        """See `Sampler`."""
+        return self.access.name
+
+    @property
+    def location(self) -> str:
+        """See `Sampler`."""
+        return f"namespace {self.access.namespace}"
+
+    @property
+    def names(self) -> Mapping[str, str]:
+        """See `Sampler`."""
+        return {}
+
+    async def sample(self) -> Sample:
+        """See `Sampler`."""
+        try:
+            names = await self.access.gateway_pods()
+        except ApiError as error:
+            raise unreadable(error) from error
+        answers = await asyncio.gather(*(self._read(name) for name in names))
+        readings = tuple(answer for answer in answers if isinstance(answer, Reading))
+        loads, unanswered = await loads_of(readings, self._load)
+        silent = tuple(answer for answer in answers if isinstance(answer, str))
+        return Sample(self.clock(), readings, silent, loads, unanswered)
+
+    async def _read(self, pod: str) -> Reading | str:
+        """Return the reading, or the reason why there is none."""
+
+        async def query(path: str) -> str:
+            try:
+                body = await self.access.kube.query_pod(self.access.namespace, pod, ADMIN_PORT, path)
+            except PodAnswerError as error:
+                raise NoAnswerError(str(error)) from error
+            return body.decode(errors="replace")
+
+        try:
+            return await reading_of(pod, query)
+        except NoAnswerError as error:
+            return f"{pod}: {error}"
+
+    async def _load(self, endpoint: Body) -> EngineMetrics | None:
+        port = urlsplit(str(endpoint["url"])).port
+        if not endpoint.get("pod") or port is None:
+            return None
+        try:
+            page = await self.access.kube.query_pod(self.access.namespace, endpoint["pod"], port, "/metrics")
+        except PodAnswerError as error:
+            if error.reached:
+                raise NoAnswerError(str(error)) from error
+            return None
+        return read_metrics(page, endpoint.get("rank"))

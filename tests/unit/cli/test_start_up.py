@@ -76,6 +76,29 @@ def test_a_command_imports_what_it_needs(argv: tuple[str, ...], allowed: set[str
 
 
 @pytest.mark.machine
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ("probe", "--prefill", "http://127.0.0.1:1", "--decode", "http://127.0.0.1:2"),
+        ("top", "--admin", "http://127.0.0.1:1", "--once"),
+        ("doctor", "--admin", "http://127.0.0.1:1"),
+        ("bench", "http://127.0.0.1:1"),
+    ],
+    ids=lambda argv: argv[0],
+)
+def test_that_nothing_listens_is_reported_without_the_clients(argv: tuple[str, ...]) -> None:
+    """Those of HTTP and of Kubernetes take most of the time of a start."""
+    assert not imported(*argv) & {"aiohttp", "kubernetes", "kopf", "numpy", "pydantic", "uvloop", "prometheus_client"}
+
+
+@pytest.mark.machine
+def test_top_of_this_machine_imports_no_client_of_kubernetes() -> None:
+    code = "import sys, pdx_cli.display.live; print(*sys.modules)"
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert not {"kubernetes", "aiohttp", "pydantic"} & set(ran.stdout.split())
+
+
+@pytest.mark.machine
 def test_the_doctor_imports_no_client_of_kubernetes_for_this_machine() -> None:
     found = imported("doctor", "--admin", "http://127.0.0.1:1")
     assert not found & {"kubernetes", "kopf", "pydantic", "uvloop", "pdx_proxy.process.main", "pdx_sim.engine"}
