@@ -80,6 +80,10 @@ def main(argv: Sequence[str] | None = None, prog: str = "pdx") -> int:
     streams.open_closed()
     args = list(sys.argv[1:] if argv is None else argv)
     try:
+        if "_ARGCOMPLETE" in os.environ:
+            from pdx_cli.commands import completion
+
+            completion.answer(lambda words: parser_of(words, prog)[0])
         try:
             return _run(args, prog)
         finally:  # argparse's help ends with SystemExit
@@ -119,7 +123,7 @@ def _run(args: Sequence[str], prog: str) -> int:
     if not args:
         parser.print_help()
         return 0
-    namespace = argparse.Namespace(plugin=prog != "pdx", whole_parser=parser_of_all)
+    namespace = argparse.Namespace(plugin=prog != "pdx")
     parsed, extra = parser.parse_known_args(prepared(parser, chosen, args), namespace)
     assert chosen is not None, "argparse refuses a missing command"
     check_extra(parser, chosen, extra, lambda: parser_of((chosen,), "pdx")[0])

@@ -17,6 +17,7 @@ EXAMPLES = ROOT / "examples"
 HEAVY = (
     *(
         "aiohttp",
+        "argcomplete",
         "asyncio",
         "httptools",
         "kubernetes",

@@ -1,86 +1,80 @@
-"""`pdx completion`: scripts for three shells, which know every command and flag."""
+"""`pdx completion`: what bash, zsh and fish complete with its scripts."""
 
 import os
 import pty
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from pdx_cli.commands.completion import script
-from pdx_cli.main import COMMANDS, parser_of
+from pdx_cli.commands.completion import _SHELLS
+from pdx_cli.main import COMMANDS, main
 
-PARSER = parser_of((), "pdx", complete=True)[0]
-SHELLS = ("bash", "zsh", "fish")
-
-
-@pytest.mark.parametrize("shell", SHELLS)
-def test_every_command_and_flag_is_in_the_script(shell: str) -> None:
-    text = script(shell, PARSER)
-    for name, command in PARSER.commands.items():
-        assert name in text
-        for action in command.actions:
-            for option in action.option_strings:
-                assert (option if shell != "fish" else f" {option.lstrip('-')} ") in text, (name, option)
+LINES = [
+    ("pdx u", {"up"}),
+    ("pdx ", set(COMMANDS)),
+    ("pdx up --engin", {"--engine"}),
+    ("pdx up --engine ", {"vllm", "sim"}),
+    ("pdx doctor -o ", {"text", "json", "yaml"}),
+    ("pdx completion z", {"zsh"}),
+    ("pdx render tin", {"tiny-cpu.yaml"}),
+]
+"""What was typed, and what completes it."""
 
 
-@pytest.mark.machine
-@pytest.mark.parametrize("shell", SHELLS)
-def test_the_shell_accepts_its_script(shell: str, tmp_path: Path) -> None:
-    _require(shell)
-    file = tmp_path / "pdx"
-    file.write_text(script(shell, PARSER))
-    subprocess.run([shell, "-n", str(file)], check=True)
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """A directory with `pdx` for PATH, the script of each shell, and a file."""
+    (tmp_path / "bin").mkdir()
+    program = tmp_path / "bin" / "pdx"
+    program.write_text(f"#!{sys.executable}\nfrom pdx_cli.entry import pdx\nraise SystemExit(pdx())\n")
+    program.chmod(0o755)
+    (tmp_path / "tiny-cpu.yaml").touch()
+    return tmp_path
+
+
+def script(shell: str, capsys: pytest.CaptureFixture[str]) -> str:
+    assert main(["completion", shell]) == 0
+    return capsys.readouterr().out
+
+
+def environment(place: Path, **more: str) -> dict[str, str]:
+    return {**os.environ, "PATH": f"{place / 'bin'}:{os.environ['PATH']}", **more}
+
+
+def printed(place: Path, *command: str) -> str:
+    return subprocess.run(
+        command, cwd=place, env=environment(place), capture_output=True, text=True, check=True, timeout=60
+    ).stdout
 
 
 @pytest.mark.machine
 @pytest.mark.parametrize(
     ("typed", "completed"),
     [
-        ("pdx u", {"up"}),
-        ("pdx ", {*COMMANDS, "--help", "--version"}),
-        ("pdx up --eng", {"--engine"}),
-        ("pdx up --engine ", {"vllm", "sim"}),
-        ("pdx up --engine =", {"vllm", "sim"}),
-        ("pdx up --engine = s", {"sim"}),
-        ("pdx doctor -o ", {"text", "json", "yaml"}),
+        *LINES,
+        ("pdx up --engine=s", {"sim"}),
+        ("pdx --", {"--help", "--version"}),
         ("pdx status -o n", {"name"}),
-        ("pdx completion z", {"zsh"}),
-        ("pdx render tin", {"tiny-cpu.yaml"}),
+        ("pdx up tiny-cpu.yaml --engine ", {"vllm", "sim"}),
     ],
 )
-def test_bash_completes(typed: str, completed: set[str], tmp_path: Path) -> None:
-    (tmp_path / "tiny-cpu.yaml").touch()
-    (tmp_path / "script").write_text(script("bash", PARSER))
-    parts = [f"'{part}'" for part in typed.split(" ")]
-    state = f"COMP_WORDS=({' '.join(parts)}); COMP_CWORD={len(parts) - 1}"
-    code = f"source ./script; {state}; _pdx; printf '%s\\n' ${{COMPREPLY[@]}}"
-    ended = subprocess.run(["bash", "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
-    assert set(ended.stdout.split()) == completed
+def test_bash_completes(typed: str, completed: set[str], place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (place / "script").write_text(script("bash", capsys))
+    state = f"COMP_LINE='{typed}'; COMP_POINT={len(typed)}; COMP_TYPE=9"
+    code = f"source ./script; {state}; _python_argcomplete pdx; printf '%s\\n' ${{COMPREPLY[@]}}"
+    assert set(printed(place, "bash", "-c", code).split()) == completed
 
 
 @pytest.mark.machine
-@pytest.mark.parametrize(
-    ("typed", "completed"),
-    [
-        ("pdx u", {"up"}),
-        ("pdx up --engin", {"--engine"}),
-        ("pdx up --engine ", {"vllm", "sim"}),
-        ("pdx doctor -o ", {"text", "json", "yaml"}),
-        ("pdx completion z", {"zsh"}),
-        ("pdx render tin", {"tiny-cpu.yaml"}),
-    ],
-)
-def test_fish_completes(typed: str, completed: set[str], tmp_path: Path) -> None:
+@pytest.mark.parametrize(("typed", "completed"), LINES)
+def test_fish_completes(typed: str, completed: set[str], place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     _require("fish")
-    (tmp_path / "tiny-cpu.yaml").touch()
-    (tmp_path / "script").write_text(script("fish", PARSER))
-    code = f"source script; complete -C '{typed}'"
-    ended = subprocess.run(
-        ["fish", "--no-config", "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True
-    )
-    assert {line.partition("\t")[0] for line in ended.stdout.splitlines()} == completed
+    (place / "script").write_text(script("fish", capsys))
+    lines = printed(place, "fish", "--no-config", "-c", f"source script; complete -C '{typed}'").splitlines()
+    assert {line.partition("\t")[0] for line in lines} == completed
 
 
 @pytest.mark.machine
@@ -94,28 +88,52 @@ def test_fish_completes(typed: str, completed: set[str], tmp_path: Path) -> None
         ("pdx render tin", "pdx render tiny-cpu.yaml "),
     ],
 )
-def test_zsh_completes(typed: str, line: str, tmp_path: Path) -> None:
+def test_zsh_completes(typed: str, line: str, place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """In a terminal, with the script where zsh looks for functions."""
     _require("zsh")
-    (tmp_path / "tiny-cpu.yaml").touch()
-    (tmp_path / "functions").mkdir()
-    (tmp_path / "functions" / "_pdx").write_text(script("zsh", PARSER))
-    (tmp_path / ".zshrc").write_text(
+    (place / "functions").mkdir()
+    (place / "functions" / "_pdx").write_text(script("zsh", capsys))
+    (place / ".zshrc").write_text(
         "fpath=($PWD/functions $fpath); autoload -U compinit; compinit -D -u\n"
         "show() { print -r -- \"$BUFFER|\" > shown; exit }; zle -N show; bindkey '^X' show\n"
     )
     terminal, shells = pty.openpty()
     os.write(terminal, f"{typed}\t\x18".encode())
-    environment = {"PATH": os.environ["PATH"], "TERM": "vt100", "ZDOTDIR": str(tmp_path)}
     try:
         with subprocess.Popen(
-            ["zsh", "-d", "-i"], cwd=tmp_path, env=environment, stdin=shells, stdout=shells, stderr=shells
+            ["zsh", "-d", "-i"],
+            cwd=place,
+            env=environment(place, TERM="vt100", ZDOTDIR=str(place)),
+            stdin=shells,
+            stdout=shells,
+            stderr=shells,
         ) as shell:
-            shell.wait(20)
+            shell.wait(60)
     finally:
         os.close(terminal)
         os.close(shells)
-    assert (tmp_path / "shown").read_text() == f"{line}|\n"
+    assert (place / "shown").read_text() == f"{line}|\n"
+
+
+@pytest.mark.machine
+def test_a_completion_imports_only_its_command() -> None:
+    code = (
+        "import os, sys\n"
+        "from pdx_cli.main import main\n"
+        "os.environ |= {'_ARGCOMPLETE': '1', 'COMP_LINE': 'pdx top --s', 'COMP_POINT': '11'}\n"
+        "import argcomplete\n"
+        "argcomplete.autocomplete = lambda parser, **_: (print(*sys.modules), sys.exit())\n"
+        "main([])\n"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    modules = set(ran.stdout.split())
+    assert "pdx_cli.commands.top" in modules
+    assert not modules & {"aiohttp", "asyncio", "kubernetes", "pydantic", "rich", "pdx_cli.commands.doctor"}
+
+
+def test_every_shell_has_a_script(capsys: pytest.CaptureFixture[str]) -> None:
+    for shell in _SHELLS:
+        assert "_ARGCOMPLETE" in script(shell, capsys)
 
 
 def _require(shell: str) -> None:
