@@ -1,6 +1,7 @@
 """The arguments of `pdx bench`, and the flags that have no meaning together."""
 
 import argparse
+import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -12,6 +13,7 @@ from pdx_cli.inputs import target
 from pdx_cli.inputs.times import duration
 from pdx_cli.local.engines import EngineKind
 
+RESULT: Final = "result.json"
 SERVER: Final = "write the URL of an OpenAI-compatible server that runs"
 """What to do about a URL at which none answers."""
 _DEFAULTS: Final[Mapping[str, Any]] = {
@@ -243,6 +245,20 @@ def _check_file(args: argparse.Namespace, *, of_file: bool) -> None:
         raise InputError("--sim-flags is for simulated engines; add --engine sim, or leave it out.")
     if of_file and (given := _given(args, _ELSEWHERE)):
         raise InputError(f"FILE runs engines of its own on this machine; leave out {given[0]}.")
+
+
+def check_new(directory: Path) -> None:
+    """Refuse a directory that has results, or that cannot have any; raises InputError.
+
+    It creates a directory for a moment: root may write to every directory, but /proc lets nobody create one.
+    """
+    try:
+        if (directory / RESULT).exists():
+            raise InputError(f"{directory} has the results of another run; name another directory with --output.")
+        nearest = next(each for each in (directory, *directory.absolute().parents) if each.exists())
+        Path(tempfile.mkdtemp(prefix=".pdx-", dir=nearest)).rmdir()
+    except OSError as error:
+        raise InputError(f"{directory} cannot store the results; name another directory with --output.") from error
 
 
 def _given(args: argparse.Namespace, names: Iterable[str]) -> list[str]:

@@ -17,13 +17,14 @@ from pdx_api.spec.types import PDDeployment
 from pdx_cli import interrupts
 from pdx_cli.bench import compare, targets
 from pdx_cli.bench.analysis.advise import advise
+from pdx_cli.bench.arguments import check_new
 from pdx_cli.bench.arms.cluster import ClusterArms
 from pdx_cli.bench.arms.layouts import CHUNKS, devices_in_use
 from pdx_cli.bench.arms.local import LocalArms
 from pdx_cli.bench.live import observe_live
 from pdx_cli.bench.loads import LoadOptions, slo_of, workload
 from pdx_cli.bench.measure import Plan
-from pdx_cli.bench.results.files import check_new, regenerate
+from pdx_cli.bench.results.files import regenerate
 from pdx_cli.bench.session import Request, Session, report
 from pdx_cli.bench.targets import Target
 from pdx_cli.errors import InputError

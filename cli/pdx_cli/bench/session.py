@@ -11,12 +11,13 @@ from pdx_api.version import pdx_version
 from pdx_cli.bench.analysis.arms import Arm, ArmResult
 from pdx_cli.bench.analysis.search import expected_steps
 from pdx_cli.bench.analysis.steps import StepResult
+from pdx_cli.bench.arguments import RESULT
 from pdx_cli.bench.calibration import Calibrated, calibrate, model_of
 from pdx_cli.bench.load.generator import Shape
 from pdx_cli.bench.load.records import Record
 from pdx_cli.bench.measure import ArmRun, Observer, Plan, start_rate
 from pdx_cli.bench.results.document import Run
-from pdx_cli.bench.results.files import REPORT, RESULT, ResultDirectory
+from pdx_cli.bench.results.files import REPORT, ResultDirectory
 from pdx_cli.bench.results.text import counted, lines, measured
 from pdx_cli.bench.targets import Target
 from pdx_cli.usage import duration

@@ -44,6 +44,8 @@ def run(args: argparse.Namespace) -> int:
     if isinstance(chosen, InCluster) and not (args.yes or args.advise or args.compare or args.clean):
         _confirm(args.name or "the PDDeployment")
     if "://" in (args.name or ""):
+        if args.output is not None:
+            arguments.check_new(args.output)
         _check_listening(args.name)
     if args.report is None and args.name and arguments.is_file(args.name):
         from pdx_cli.inputs import document

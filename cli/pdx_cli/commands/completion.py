@@ -22,9 +22,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the script of one shell."""
-    import argcomplete
+    from argcomplete.shell_integration import shellcode
 
-    print(argcomplete.shellcode(["pdx"], shell=args.shell), end="")
+    print(shellcode(["pdx"], shell=args.shell), end="")
     return 0
 
 

@@ -14,16 +14,6 @@ from pdx_cli.errors import InputError
 KEYS: Final = ("family", "prefillParams", "savedAfterSeconds")
 _EXAMPLE: Final = '{"family": "Pull"}'
 _MAX_SECONDS: Final = MAX_SAVED_AFTER_MILLISECONDS // 1000
-_REASONS: Final = {
-    "Expecting property name enclosed in double quotes": "a key in double quotes is missing",
-    "Expecting ':' delimiter": "a colon is missing",
-    "Expecting ',' delimiter": "a comma is missing",
-    "Expecting value": "a value is missing",
-    "Unterminated string starting at": "the closing quote of this text is missing",
-    "Extra data": "the JSON ends before it",
-}
-"""Python's words -> what is wrong."""
-
 text: Final = usage.text(f"write for example {_EXAMPLE}")
 """Type of the flag."""
 
@@ -67,9 +57,9 @@ def _parsed(given: str) -> Any:
 
 
 def _position(given: str, error: json.JSONDecodeError) -> str:
-    """Return where a text is not JSON, and why if Python's words are known."""
-    reason = "the end is missing" if error.pos >= len(given.rstrip()) else _REASONS.get(error.msg)
-    return f" at character {error.pos + 1}{f': {reason}' if reason else ''}"
+    """Return where a text is not JSON, and why."""
+    reason = "the end is missing" if error.pos >= len(given.rstrip()) else f"{error.msg[:1].lower()}{error.msg[1:]}"
+    return f" at character {error.pos + 1}: {reason}"
 
 
 def _without_duplicates(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
@@ -106,7 +96,7 @@ def _problems(values: Mapping[str, Any]) -> Iterator[str]:
     if not isinstance(params, dict):
         yield f'prefillParams is {shown(params)}; write an object, for example {{"do_remote_decode": true}}.'
     elif family == FamilyName.POOL and params and params != DEFAULT_PREFILL_PARAMS:  # `Custom.protocol` has the default
-        yield f"in a pool no leg carries parameters; leave out prefillParams, or write family {FamilyName.PULL}."
+        yield f"in a pool, requests carry no parameters; leave out prefillParams, or write family {FamilyName.PULL}."
     yield from _problems_of_delay(family, values.get("savedAfterSeconds", 0))
 
 

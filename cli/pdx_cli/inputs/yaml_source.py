@@ -5,7 +5,6 @@ Refuses duplicate keys, as the API server does; YAML's own loader would keep the
 
 import codecs
 import errno
-import re
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -13,6 +12,9 @@ from pathlib import Path
 from typing import Any, Final
 
 import yaml
+from yaml.composer import ComposerError
+from yaml.constructor import ConstructorError
+from yaml.parser import ParserError
 
 from pdx_api.names import KIND
 from pdx_cli.errors import InputError
@@ -26,30 +28,8 @@ _LISTS: Final = ("List", f"{KIND}List")
 _MERGE: Final = "tag:yaml.org,2002:merge"
 _BOOL: Final = "tag:yaml.org,2002:bool"
 _NULL: Final = "tag:yaml.org,2002:null"
-_PLAIN: Final = (
-    (
-        r"found unhashable key",
-        "a key must be a plain text; if this is a Helm template, render it first with `helm template`",
-    ),
-    (r"could not determine a constructor for the tag '(.+)'", r"the tag \1 is not supported; remove it"),
-    (
-        r"expected (<block end>|'<document start>'), but found '(<block .*>|-|\?)'",
-        "the indentation of this line does not fit the lines above",
-    ),
-    (r"expected <block end>, but found .*", "this text does not belong to the value before it"),
-    (r"mapping values are not allowed here", "a colon is not allowed here; put the text in quotes, or indent the line"),
-    (r"expected ',' or '(.)', but got '<stream end>'", r"the text ends before the closing \1"),
-    (r"expected ',' or '(.)', but got .*", r"a comma or \1 is missing before this"),
-    (r"found unexpected (?:end of stream|document separator)", "the text ends before the closing quote"),
-    (r"found undefined alias '(.+)'", r"the anchor &\1 does not exist; define it above this line, or write the value"),
-    (r"expected a mapping or list of mappings for merging, .*", "<< needs a mapping; write the alias of one"),
-    (r"found character '\\t' that cannot start any token", "a tab is not allowed here; use spaces, no tabs"),
-    (r"found character '(.)' that cannot start any token", r"a text must not begin with \1; put it in quotes"),
-    (r"found unknown escape character '(.)'", r"\\\1 is no escape; write \\\\ for a backslash, or use single quotes"),
-    (r"could not find expected ':'", "this line or the one above needs a colon after its key"),
-    (r"found incompatible YAML document .*", "this line names a version of YAML other than 1.1; remove the line"),
-)
-"""The parser's words for what is wrong, as a pattern -> plain ones."""
+_BEGUN: Final = {"[": "list with [", "{": "mapping with {", '"': "text in quotes", "'": "text in quotes"}
+"""First character of what an error ends -> what it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +110,7 @@ def documents_of(text: str, name: str) -> list[Document]:
             if body is not None:
                 documents.append(Document(name, body, node))
     except yaml.YAMLError as error:
-        raise InputError(f"{name} is not YAML{position(error)}.") from error
+        raise InputError(f"{name} is not YAML{position(error, text)}.") from error
     except RecursionError as error:
         raise InputError(f"{name} is nested too deep; write fewer levels.") from error
     except ValueError as error:  # for example a date that does not exist
@@ -148,36 +128,69 @@ def value_of(text: str, name: str) -> Any:
             raise InputError(f"{name}: the key {duplicate[0]} appears twice; write it once.")
         return yaml.safe_load(text)
     except yaml.YAMLError as error:
-        raise InputError(f"{name}: {text!r} is not a YAML value{position(error)}.") from error
+        raise InputError(f"{name}: {text!r} is not a YAML value{position(error, text)}.") from error
     except RecursionError as error:
         raise InputError(f"{name}: the value is nested too deep; write fewer levels.") from error
     except ValueError as error:  # for example a date that does not exist
         raise InputError(f"{name}: {text!r} is not a YAML value: {' '.join(str(error).split())}.") from error
 
 
-def position(error: yaml.YAMLError) -> str:
-    """Return where and why a text is not YAML; empty if the error does not say."""
+def position(error: yaml.YAMLError, text: str) -> str:
+    """Return where and why a text is not YAML; empty if the error has no position."""
     if not isinstance(error, yaml.MarkedYAMLError) or error.problem_mark is None:
         return ""
-    mark = error.problem_mark
-    return f": line {mark.line + 1}, column {mark.column + 1}: {_plain(str(error.problem))}{_beginning(error)}"
+    mark, began = error.problem_mark, error.context_mark
+    opened = text[began.index : began.index + 1] if began else ""
+    cause = _cause(error, text, mark.index, opened) or str(error.problem)
+    where = f"line {mark.line + 1}, column {mark.column + 1}"
+    if began is None or opened not in _BEGUN or isinstance(error, ConstructorError):
+        return f": {where}: {cause}"
+    return f": {where}: {cause}; the {_BEGUN[opened]} began on line {began.line + 1}, column {began.column + 1}"
 
 
-def _plain(problem: str) -> str:
-    """Return what is wrong without the names of the parser's tokens."""
-    matches = ((re.fullmatch(pattern, problem), plain) for pattern, plain in _PLAIN)
-    return next((found.expand(plain) for found, plain in matches if found), problem)
+def _cause(error: yaml.MarkedYAMLError, text: str, at: int, opened: str) -> str:
+    """Return what is wrong at a position of the text, by what is there; empty if that does not show it.
+
+    `opened` is the first character of what the error ends; empty if it ends nothing.
+    """
+    before, word = text[:at].rpartition("\n")[2], (text[at:].split() or [""])[0]
+    if text.startswith("\t", at):
+        return "a tab is not allowed here; use spaces, no tabs"
+    if isinstance(error, ComposerError):
+        return f"the anchor &{word.strip('*,]}')} does not exist; define it above this line, or write the value"
+    if word.startswith("!"):
+        return f"the tag {word} is not supported; remove it"
+    if isinstance(error, ConstructorError):
+        if "<<:" in before:
+            return "<< needs a mapping; write the alias of one"
+        return "a key must be a plain text; if this is a Helm template, render it first with `helm template`"
+    return (_structure if isinstance(error, ParserError) else _token)(word, before, opened)
 
 
-def _beginning(error: yaml.MarkedYAMLError) -> str:
-    """Return where the list, the mapping or the text in quotes began that the error ends; empty for anything else."""
-    kinds = {
-        "while parsing a flow sequence": "list with [",
-        "while parsing a flow mapping": "mapping with {",
-        "while scanning a quoted scalar": "text in quotes",
-    }
-    kind, mark = kinds.get(str(error.context)), error.context_mark
-    return f"; the {kind} began on line {mark.line + 1}, column {mark.column + 1}" if kind and mark else ""
+def _structure(word: str, before: str, opened: str) -> str:
+    """Return why a word does not fit what is around it."""
+    if closing := {"[": "]", "{": "}"}.get(opened):
+        return f"a comma or {closing} is missing before this" if word else f"the text ends before the closing {closing}"
+    if word.startswith("%"):
+        return "this line names a version of YAML other than 1.1; remove the line"
+    if word.startswith((",", "]", "}", "---", "...")):
+        return "a value is missing before this"
+    if before.strip():
+        return "this text does not belong to the value before it"
+    return "the indentation of this line does not fit the lines above"
+
+
+def _token(word: str, before: str, opened: str) -> str:
+    """Return why no text can be read at a word; empty if it does not show that."""
+    if opened and opened in "'\"":
+        if before.endswith("\\"):
+            return rf"\{word[:1]} is no escape; write \\ for a backslash, or use single quotes"
+        return "" if before else "the text ends before the closing quote"
+    if opened:
+        return "" if opened in "!&*%|>" else "this line or the one above needs a colon after its key"
+    if word.startswith(":"):
+        return "a colon is not allowed here; put the text in quotes, or indent the line"
+    return f"a text must not begin with {word[0]}; put it in quotes" if word.startswith(("@", "`", "%")) else ""
 
 
 def _text(file: Path, name: str) -> str:

@@ -2,7 +2,6 @@
 
 import json
 import math
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
@@ -11,13 +10,13 @@ from typing import IO, Any, Final
 from pdx_cli.bench.analysis.arms import Arm
 from pdx_cli.bench.analysis.search import GOAL
 from pdx_cli.bench.analysis.steps import Slo, StepResult
+from pdx_cli.bench.arguments import RESULT
 from pdx_cli.bench.load.records import Record
 from pdx_cli.bench.results.document import DocumentError, Run, document, read
 from pdx_cli.bench.results.other_tools import as_inference_perf, as_vllm
 from pdx_cli.bench.results.page import page
 from pdx_cli.errors import CommandError, InputError
 
-RESULT: Final = "result.json"
 REQUESTS: Final = "requests.jsonl"
 REPORT: Final = "report.html"
 
@@ -70,20 +69,6 @@ class ResultDirectory:
 
     def _write(self, name: str, body: Mapping[str, Any]) -> None:
         (self.path / name).write_text(json.dumps(body, indent=1) + "\n", encoding="utf-8")
-
-
-def check_new(directory: Path) -> None:
-    """Refuse a directory that has results, or that cannot have any; raises InputError.
-
-    It creates a directory for a moment: root may write to every directory, but /proc lets nobody create one.
-    """
-    try:
-        if (directory / RESULT).exists():
-            raise InputError(f"{directory} has the results of another run; name another directory with --output.")
-        nearest = next(each for each in (directory, *directory.absolute().parents) if each.exists())
-        Path(tempfile.mkdtemp(prefix=".pdx-", dir=nearest)).rmdir()
-    except OSError as error:
-        raise InputError(f"{directory} cannot store the results; name another directory with --output.") from error
 
 
 def regenerate(file: Path) -> Path:

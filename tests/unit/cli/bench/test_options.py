@@ -11,11 +11,11 @@ import pytest
 from pdx_cli.bench import command
 from pdx_cli.bench.analysis.arms import Arm
 from pdx_cli.bench.analysis.steps import Slo
+from pdx_cli.bench.arguments import check_new
 from pdx_cli.bench.compare import check_count
 from pdx_cli.bench.load.workload import Fixed, Traced
 from pdx_cli.bench.loads import LoadOptions, slo_of, workload
 from pdx_cli.bench.options import chunks, factor, flags, rates, ratios
-from pdx_cli.bench.results.files import check_new
 from pdx_cli.bench.targets import on_this_machine
 from pdx_cli.errors import CommandError, InputError
 from pdx_cli.inputs import target
@@ -181,6 +181,7 @@ def test_load_on_a_cluster_is_confirmed(capsys: pytest.CaptureFixture[str], monk
 
     monkeypatch.setattr(command, "_interruptible", interruptible)
     monkeypatch.setattr(target, "check_kubeconfig", lambda path: None)
+    monkeypatch.setattr("pdx_cli.commands.bench._check_listening", lambda url: None)
     argv = ["bench", "qwen", "-n", "llm"]
     monkeypatch.setattr("sys.stdin", io.StringIO("y\n"))
     assert main(argv) == 2

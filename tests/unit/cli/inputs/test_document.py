@@ -120,7 +120,7 @@ ALIAS_BOMB = b"".join(
         ),
         (b"a:\n  <<: 1\n", "<< needs a mapping; write the alias of one."),
         (b"a: @b\n", ": line 1, column 4: a text must not begin with @; put it in quotes."),
-        (b'a: "\\q"\n', r"\q is no escape; write \\ for a backslash, or use single quotes."),
+        (b'a: "\\q"\n', r"\q is no escape; write \\ for a backslash, or use single quotes; the text in "),
         (b"a: 1\nb\nc: 2\n", ": line 3, column 1: this line or the one above needs a colon after its key."),
         (b"%YAML 2.0\n---\na: 1\n", "this line names a version of YAML other than 1.1; remove the line."),
         (b"[" * 3000, "is nested too deep; write fewer levels."),
@@ -134,6 +134,8 @@ ALIAS_BOMB = b"".join(
         (b"a: 1\n- b\n", ": line 2, column 1: the indentation of this line does not fit the lines above."),
         (b'a: "b" c\n', ": line 1, column 8: this text does not belong to the value before it."),
         (b"a: b: c\n", "column 5: a colon is not allowed here; put the text in quotes, or indent the line."),
+        (b"a: [1, 2,,]\n", ": line 1, column 10: a value is missing before this."),
+        (b"a: >x\n  b\n", ": line 1, column 5: expected chomping or indentation indicators, but found 'x'."),
         (b"a: !include b\n", ": line 1, column 4: the tag !include is not supported; remove it."),
         (
             b"a: {{ .Values.b }}\n",
