@@ -4,9 +4,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from rich.text import Text
+
 from pdx_cli.display.layout import Page
 from pdx_cli.display.legend import SOURCES, Sort
-from pdx_cli.display.lines import Line, Style, line, wrapped
+from pdx_cli.display.lines import BAR, line, wrapped
 
 _KEYS: Final = """\
 q, Ctrl-C   end                       s, S        next, previous order
@@ -75,12 +77,12 @@ def body_lines(shown: Page, height: int) -> int:
     return max(1, height - len(shown.head) - 1)
 
 
-def screen(view: View, shown: Page, width: int, height: int, message: str = "") -> list[Line]:
+def screen(view: View, shown: Page, width: int, height: int, message: str = "") -> list[Text]:
     """Return the lines of the whole screen: head, a part of the body, footer."""
     if view.is_help:
         text = HELP if width >= NARROW else HELP.replace(_KEYS, _NARROW_KEYS)
-        rows = [line(each).cut(width) for each in text.splitlines()]
-        return [*rows[: height - 1], *[Line()] * (height - 1 - len(rows)), _footer(["any key: back"], width)]
+        rows = [line(each, width=width) for each in text.splitlines()]
+        return [*rows[: height - 1], *[Text()] * (height - 1 - len(rows)), _footer(["any key: back"], width)]
     messages = wrapped(message, width - 2, height // 2)
     height -= max(0, len(messages) - 1)
     view, room = fitted(view, shown, height), body_lines(shown, height)
@@ -90,17 +92,17 @@ def screen(view: View, shown: Page, width: int, height: int, message: str = "") 
     hidden = [f"↑↓ lines {view.offset + 1}-{last} of {len(shown.body)}"] if len(shown.body) > room else []
     items = ["q quit", "? help", *hidden, f"s sort: {view.sort}"]
     footers = [_footer([each], width) for each in messages] or [_footer(items, width)]
-    return [*rows, *[Line()] * (height - 1 - len(rows)), *footers]
+    return [*rows, *[Text()] * (height - 1 - len(rows)), *footers]
 
 
-def _footer(items: Sequence[str], width: int) -> Line:
+def _footer(items: Sequence[str], width: int) -> Text:
     """Return the footer with the first item, and with the others from the left that fit."""
     text = f" {items[0]}"
     for item in items[1:]:
         if len(text) + len(item) + 2 > width:
             break
         text = f"{text}  {item}"
-    return line((text.ljust(width), Style.BAR)).cut(width)
+    return line(text.ljust(width), style=BAR, width=width)
 
 
 _SEQUENCES: Final = {

@@ -4,8 +4,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from rich.text import Text
+
 from pdx_cli.display.legend import Sort
-from pdx_cli.display.lines import Line, Style, amount, count, duration, line, percent, shortened, wrapped
+from pdx_cli.display.lines import BAD, BAR, amount, count, duration, line, percent, shortened, wrapped
 from pdx_cli.sources.experience import longest_part, spoken
 from pdx_cli.sources.figures import (
     FIRST_TOKEN,
@@ -63,9 +65,9 @@ class Title:
 class Page:
     """The lines of one update."""
 
-    head: tuple[Line, ...]
+    head: tuple[Text, ...]
     """Stays on the screen; its last line names the columns of the engines."""
-    body: tuple[Line, ...]
+    body: tuple[Text, ...]
     """Scrolls."""
 
 
@@ -77,9 +79,16 @@ def page(title: Title, shown: Figures, width: int, sort: Sort = Sort.STATE) -> P
     rows = map(columns.row, ranked(shown.endpoints, sort))
     body = (*rows, *_pairs(shown, width), *_phases(shown, width), *_outcomes(shown))
     if title.silent_since:
-        figures, body = (tuple(each.dimmed() for each in lines) for lines in (figures, body))
+        figures, body = (tuple(map(_past, lines)) for lines in (figures, body))
     head = (_title(title, shown, width), *state, *figures)
-    return Page(tuple(each.cut(width) for each in head), tuple(each.cut(width) for each in body))
+    for each in (*head, *body):
+        each.truncate(width)
+    return Page(head, body)
+
+
+def _past(shown: Text) -> Text:
+    """Return a line in the style of what is past; the heads of columns stay."""
+    return shown if shown.style == BAR else line(shown.plain, style="dim")
 
 
 def ranked(endpoints: Sequence[EndpointFigures], sort: Sort) -> list[EndpointFigures]:
@@ -92,7 +101,7 @@ def ranked(endpoints: Sequence[EndpointFigures], sort: Sort) -> list[EndpointFig
     return sorted(endpoints, key=key)
 
 
-def _title(title: Title, shown: Figures, width: int) -> Line:
+def _title(title: Title, shown: Figures, width: int) -> Text:
     """Return the first line. A narrow screen drops the interval, then the mode, then the connector."""
     left, wiring = f"{title.name} ({title.location})", f"  {shown.mode} {shown.wiring}".rstrip()
     variants = (
@@ -104,36 +113,36 @@ def _title(title: Title, shown: Figures, width: int) -> Line:
     fitting = (each for each in variants if len(left) + len("  ".join(each)) <= width)
     middle, right = next(fitting, variants[-1])
     gap = max(2, width - len(left) - len(middle) - len(right))
-    return line((left, Style.BOLD), middle, " " * gap, (right, Style.DIM))
+    return line((left, "bold"), middle, " " * gap, (right, "dim"))
 
 
-def _state(shown: Figures, width: int) -> Iterator[Line]:
+def _state(shown: Figures, width: int) -> Iterator[Text]:
     """Yield what serves, the problems, and what is proved about KV: on the first line, if it fits there."""
     status, kv = _status(shown), _kv(shown)
-    fits = len(status.text) + 2 + len(kv) <= width
-    yield line(*status.pieces, f"  {kv}".rstrip()) if fits else status
+    fits = len(status.plain) + 2 + len(kv) <= width
+    yield status.append(f"  {kv}".rstrip()) if fits else status
     yield from _problem_lines(shown, width)
     yield from () if fits else (line(f"  {part}") for part in wrapped(kv, width - 2))
 
 
-def _silence(title: Title, width: int) -> Iterator[Line]:
+def _silence(title: Title, width: int) -> Iterator[Text]:
     """Yield since when nothing answers, and how old the figures are."""
     word = "NO ANSWER"
     first, *rest = wrapped(f"{word} since {title.silent_since}. The figures are from {title.time}.", width)
-    yield line((word, Style.BAD), first.removeprefix(word))
+    yield line((word, BAD), first.removeprefix(word))
     yield from map(line, rest)
 
 
-def _status(shown: Figures) -> Line:
+def _status(shown: Figures) -> Text:
     serving = len(shown.endpoints) - len(shown.unhealthy)
-    word, style = ("DOWN", Style.BAD) if not shown.ready else ("OK", Style.GREEN)
+    word, style = ("DOWN", BAD) if not shown.ready else ("OK", "green")
     faults = (shown.unhealthy, shown.unverified, shown.silent, shown.recomputes, shown.ready < shown.gateways)
     if shown.ready and any(faults):
-        word, style = "DEGRADED", Style.YELLOW
+        word, style = "DEGRADED", "yellow"
     if shown.ready and (shown.is_late or shown.slow):
-        word, style = "SLOW", Style.BAD
+        word, style = "SLOW", BAD
     if shown.ready and shown.experience.fails:
-        word, style = "FAILING", Style.BAD
+        word, style = "FAILING", BAD
     engines = amount(serving, "engine", len(shown.endpoints))
     return line((word, style), f"  {engines}, {amount(shown.ready, 'gateway', shown.gateways)} ready")
 
@@ -200,17 +209,17 @@ def _impacts(shown: Figures) -> Iterator[str]:
         yield "no prefill engine serves: every request is served whole"
 
 
-def _problem_lines(shown: Figures, width: int) -> Iterator[Line]:
+def _problem_lines(shown: Figures, width: int) -> Iterator[Text]:
     found = list(problems(shown))
     for number, text in enumerate(found[:MAX_PROBLEMS]):
         first, *rest = wrapped(text, width - 2, WORST_LINES if number == 0 else 1)
-        yield line(("✗ ", Style.BAD), (first, Style.RED))
-        yield from (line((f"  {part}", Style.RED)) for part in rest)
+        yield line(("✗ ", BAD), (first, "red"))
+        yield from (line((f"  {part}", "red")) for part in rest)
     if len(found) > MAX_PROBLEMS:
-        yield line((f"  and {amount(len(found) - MAX_PROBLEMS, 'more problem')}", Style.RED))
+        yield line((f"  and {amount(len(found) - MAX_PROBLEMS, 'more problem')}", "red"))
 
 
-def _figures(shown: Figures, width: int) -> Iterator[Line]:
+def _figures(shown: Figures, width: int) -> Iterator[Text]:
     yield from _requests(shown, width)
     decodes = [e.load for e in shown.endpoints if e.role != "prefill"]
     yield _latency(shown, [load.tpot for load in decodes if load.tpot is not None], width)
@@ -218,10 +227,10 @@ def _figures(shown: Figures, width: int) -> Iterator[Line]:
     sources = [e.load for e in shown.endpoints if e.role == "prefill"] or decodes
     prompt = _sum(load.prompt_rate for load in sources)
     output = _sum(load.output_rate for load in decodes)
-    yield line(("Tokens    ", Style.DIM), f"prompt {count(prompt)}/s  output {count(output)}/s")
+    yield line(("Tokens    ", "dim"), f"prompt {count(prompt)}/s  output {count(output)}/s")
 
 
-def _requests(shown: Figures, width: int) -> Iterator[Line]:
+def _requests(shown: Figures, width: int) -> Iterator[Text]:
     """Yield the rates of the outcomes and the requests in flight, on one line if they fit."""
     counted = [(name, rate) for name, (rate, total) in (*shown.outcomes.items(), *shown.bursts.items()) if total]
     now = [(name, rate) for name, rate in counted if rate >= _LEAST_RATE] or counted[:1]
@@ -231,12 +240,12 @@ def _requests(shown: Figures, width: int) -> Iterator[Line]:
         for name, number in shown.in_flight.items()
         if number
     )
-    whole = line(("Requests  ", Style.DIM), rates, ("   in flight ", Style.DIM), flight or "none")
-    if len(whole.text) <= width:
+    whole = line(("Requests  ", "dim"), rates, ("   in flight ", "dim"), flight or "none")
+    if len(whole.plain) <= width:
         yield whole
     else:
         first, *rest = (*wrapped(rates, width - 10), *wrapped(f"in flight {flight or 'none'}", width - 10))
-        yield line(("Requests  ", Style.DIM), first)
+        yield line(("Requests  ", "dim"), first)
         yield from (line(" " * 10, part) for part in rest)
 
 
@@ -245,14 +254,14 @@ def _rate(shown: Figures, rate: float) -> str:
     return f"{rate:.1f}" if shown.seconds else "-"
 
 
-def _latency(shown: Figures, timed: Sequence[float], width: int) -> Line:
+def _latency(shown: Figures, timed: Sequence[float], width: int) -> Text:
     """Return TTFT and TPOT; a narrow screen drops the label and the middle quantile, which the phases have too."""
     first = shown.phase(FIRST_TOKEN)
-    late, slow = (Style.RED if each else Style.PLAIN for each in (shown.is_late, shown.slow))
+    late, slow = ("red" if each else "" for each in (shown.is_late, shown.slow))
     ttft = [f"p{100 * q:g} {duration(v)}" for q, v in zip(QUANTILES, first.quantiles, strict=True)] if first else ["-"]
-    tpot = (("   TPOT ", Style.DIM), (duration(sum(timed) / len(timed)) if timed else "-", slow))
-    whole = line(("Latency   ", Style.DIM), (f"TTFT {'  '.join(ttft)}", late), *tpot)
-    if len(whole.text) <= width:
+    tpot = (("   TPOT ", "dim"), (duration(sum(timed) / len(timed)) if timed else "-", slow))
+    whole = line(("Latency   ", "dim"), (f"TTFT {'  '.join(ttft)}", late), *tpot)
+    if len(whole.plain) <= width:
         return whole
     return line((f"TTFT {'  '.join(dict.fromkeys((ttft[0], ttft[-1])))}", late), *tpot)
 
@@ -291,19 +300,15 @@ class _Columns:
     slow: frozenset[str] = frozenset()
     """Engines whose TPOT exceeds its limit."""
 
-    def head(self) -> Line:
-        titles = [("ENGINE".ljust(self.name_width)), *(_fitted(c, c.title) for c in self.shown)]
-        return line((" ".join(titles), Style.BAR))
+    def head(self) -> Text:
+        titles = [_cell(each, each.title) for each in self.shown]
+        return line("ENGINE".ljust(self.name_width), *(f" {each.plain}" for each in titles), style=BAR)
 
-    def row(self, each: EndpointFigures) -> Line:
+    def row(self, each: EndpointFigures) -> Text:
         name = shortened(each.name.removeprefix(self.prefix), self.name_width).ljust(self.name_width)
-        pieces = [(f"{name} ", Style.BOLD if not each.is_healthy else Style.PLAIN)]
-        for column in self.shown:
-            style = _state_style(each) if column.title == "STATE" else Style.PLAIN
-            if column.title == "TPOT" and each.name in self.slow:
-                style = Style.RED
-            pieces.append((f"{_fitted(column, column.text(each))} ", style))
-        return Line(tuple(pieces))
+        styles = {"STATE": _state_style(each), "TPOT": "red" if each.name in self.slow else ""}
+        cells = [_cell(column, column.text(each), styles.get(column.title, "")) for column in self.shown]
+        return line(" ").join([Text(name, "" if each.is_healthy else "bold"), *cells])
 
 
 def _columns(shown: Figures, width: int, name: str) -> _Columns:
@@ -324,33 +329,34 @@ def _columns(shown: Figures, width: int, name: str) -> _Columns:
     return _Columns(name_width, tuple(columns), prefix, frozenset(each.name for each in shown.slow))
 
 
-def _fitted(column: _Column, text: str) -> str:
-    cut = text if len(text) <= column.width else f"{text[: column.width - 1]}…"
-    return cut.ljust(column.width) if column.left else cut.rjust(column.width)
+def _cell(column: _Column, text: str, style: str = "") -> Text:
+    cell = Text(text, style, overflow="ellipsis")
+    cell.align("left" if column.left else "right", column.width)
+    return cell
 
 
-def _state_style(each: EndpointFigures) -> Style:
+def _state_style(each: EndpointFigures) -> str:
     if each.is_healthy:
-        return Style.GREEN
-    return Style.YELLOW if each.state == "Warming" else Style.BAD
+        return "green"
+    return "yellow" if each.state == "Warming" else BAD
 
 
 def _pair_name(pair: PairFigures) -> str:
     return f"{pair.prefill} → {pair.decode}"
 
 
-def _pairs(shown: Figures, width: int) -> Iterator[Line]:
+def _pairs(shown: Figures, width: int) -> Iterator[Text]:
     """Yield the pairs that are not verified, and one line for the others."""
     if not shown.pairs:
         return
     good, total = [pair for pair in shown.pairs if pair.is_verified], len(shown.pairs)
-    yield Line()
+    yield Text()
     if good:
         remote = min((pair.remote for pair in good if pair.remote is not None), default=None)
         least = f", remote at least {percent(remote)}" if remote is not None else ""
         age = max(pair.age or 0 for pair in good)
         text = f"{amount(len(good), 'pair', total)} verified, oldest probe {age:.0f} s ago{least}"
-        yield line(("Pairs     ", Style.DIM), text)
+        yield line(("Pairs     ", "dim"), text)
     if down := sum(pair.is_down and pair.verdict != "broken" for pair in shown.pairs):
         yield line(
             f"          {amount(down, 'pair', total)} {'has' if down == 1 else 'have'} an engine that does not serve"
@@ -359,38 +365,38 @@ def _pairs(shown: Figures, width: int) -> Iterator[Line]:
         yield from _unverified(pair, width)
 
 
-def _unverified(pair: PairFigures, width: int) -> Iterator[Line]:
+def _unverified(pair: PairFigures, width: int) -> Iterator[Text]:
     """Yield a pair and why it is not verified, on one line if it fits."""
     past = " (before a restart)" if pair.outdated else " (stale)" if pair.stale else ""
     verdict = pair.verdict if pair.age is None else f"{pair.verdict}, {pair.age:.0f} s ago{past}"
-    named = line(f"  {_pair_name(pair)}  ", (verdict, Style.BAD if pair.verdict == "broken" else Style.YELLOW))
+    named = line(f"  {_pair_name(pair)}  ", (verdict, BAD if pair.verdict == "broken" else "yellow"))
     detail = f": {pair.detail}" if pair.detail else ""
-    if len(named.text) + len(detail) <= width:
-        yield line(*named.pieces, detail)
+    if len(named.plain) + len(detail) <= width:
+        yield named.append(detail)
     else:
         yield named
         yield from (line(f"    {part}") for part in wrapped(pair.detail, width - 4))
 
 
-def _phases(shown: Figures, width: int) -> Iterator[Line]:
+def _phases(shown: Figures, width: int) -> Iterator[Text]:
     if not shown.phases:
         return
     column = 10 if width >= 52 else 9
     heads = "".join(f"{f'p{100 * share:g}':>{column}}" for share in QUANTILES)
-    yield Line()
-    yield line((f"{'PHASE':<14}{'PER S':>8}{heads}", Style.BAR))
+    yield Text()
+    yield line(f"{'PHASE':<14}{'PER S':>8}{heads}", style=BAR)
     for phase in shown.phases:
         values = "".join(f"{duration(value):>{column}}" for value in phase.quantiles)
         yield line(f"{phase.name:<14}{_rate(shown, phase.rate):>8}{values}")
 
 
-def _outcomes(shown: Figures) -> Iterator[Line]:
+def _outcomes(shown: Figures) -> Iterator[Text]:
     yield from _counts("OUTCOME", shown, {**shown.outcomes, **shown.bursts}, "no request yet")
     yield from _counts("EVENT", shown, shown.problems)
 
 
-def _counts(title: str, shown: Figures, counts: Mapping[str, tuple[float, int]], none: str = "") -> tuple[Line, ...]:
+def _counts(title: str, shown: Figures, counts: Mapping[str, tuple[float, int]], none: str = "") -> tuple[Text, ...]:
     """Return a table of the counts that are not zero. If all are, it says `none`; without that, there is no table."""
     rows = [f"{name:<32}{_rate(shown, rate):>8}{total:>10}" for name, (rate, total) in counts.items() if total]
-    head = line((f"{title:<32}{'PER S':>8}{'TOTAL':>10}", Style.BAR))
-    return (Line(), head, *map(line, rows or [none])) if rows or none else ()
+    head = line(f"{title:<32}{'PER S':>8}{'TOTAL':>10}", style=BAR)
+    return (Text(), head, *map(line, rows or [none])) if rows or none else ()

@@ -1,65 +1,22 @@
-"""Lines of styled text of a fixed width, and numbers for columns. Pure."""
+"""Lines of the screen, and numbers for their columns. Pure."""
 
 import math
 import textwrap
-from dataclasses import dataclass
-from enum import StrEnum
 from typing import Final
 
+from rich.text import Text
 
-class Style(StrEnum):
-    """How a piece of text is shown; the value is its parameters of ANSI's SGR sequence."""
-
-    PLAIN = ""
-    BOLD = "1"
-    DIM = "2"
-    RED = "31"
-    GREEN = "32"
-    YELLOW = "33"
-    BAD = "1;31"
-    BAR = "7"
-    """Inverse: the footer and the heads of columns."""
+BAR: Final = "reverse"
+"""Style of the footer and of the heads of columns."""
+BAD: Final = "bold red"
 
 
-_COLOURS: Final = {Style.RED: "", Style.GREEN: "", Style.YELLOW: "", Style.BAD: "1"}
-"""Style -> what is left of it without colours."""
-
-
-@dataclass(frozen=True, slots=True)
-class Line:
-    """One line of the screen."""
-
-    pieces: tuple[tuple[str, Style], ...] = ()
-
-    @property
-    def text(self) -> str:
-        """The text without styles."""
-        return "".join(text for text, _ in self.pieces)
-
-    def dimmed(self) -> "Line":
-        """Return the line in the style of what is past; the heads of columns stay."""
-        return Line(tuple((text, style if style is Style.BAR else Style.DIM) for text, style in self.pieces))
-
-    def cut(self, width: int) -> "Line":
-        """Return the line with at most `width` characters; an ellipsis marks what is missing."""
-        if len(self.text) <= width:
-            return self
-        left, pieces = max(0, width - 1), []
-        for text, style in self.pieces:
-            pieces.append((text[:left], style))
-            left -= len(text[:left])
-        return Line((*pieces, ("…", Style.DIM)) if width else ())
-
-    def ansi(self, *, styled: bool, coloured: bool) -> str:
-        """Return the line for a terminal; without styles, only its text."""
-        if not styled:
-            return self.text.rstrip()
-        return "".join(_ansi(text, style if coloured else _COLOURS.get(style, style)) for text, style in self.pieces)
-
-
-def line(*pieces: str | tuple[str, Style]) -> Line:
-    """Return a line of plain and styled pieces."""
-    return Line(tuple((piece, Style.PLAIN) if isinstance(piece, str) else piece for piece in pieces))
+def line(*pieces: str | tuple[str, str], style: str = "", width: int | None = None) -> Text:
+    """Return a line of plain and styled pieces; an ellipsis marks what does not fit into `width` columns."""
+    text = Text.assemble(*pieces, style=style, no_wrap=True, overflow="ellipsis")
+    if width is not None:
+        text.truncate(width)
+    return text
 
 
 def wrapped(text: str, width: int, most: int = 5) -> list[str]:
@@ -67,10 +24,6 @@ def wrapped(text: str, width: int, most: int = 5) -> list[str]:
     width = max(2, width)
     lines = textwrap.wrap(" ".join(text.split()), width, break_on_hyphens=False)
     return lines if len(lines) <= most else [*lines[: most - 1], f"{' '.join(lines[most - 1 :])[: width - 1]}…"]
-
-
-def _ansi(text: str, parameters: str) -> str:
-    return f"\x1b[{parameters}m{text}\x1b[0m" if parameters and text else text
 
 
 def shortened(text: str, width: int) -> str:

@@ -14,12 +14,14 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
+from rich.console import Console
+from rich.text import Text
+
 from pdx_cli import interrupts
 from pdx_cli.display import keys
 from pdx_cli.display.layout import Page, Title, page, problems
 from pdx_cli.display.legend import Sort
-from pdx_cli.display.lines import Line
-from pdx_cli.display.terminal import Terminal, encodable, is_coloured, is_interactive, size
+from pdx_cli.display.terminal import Terminal, console, is_interactive, size
 from pdx_cli.errors import CommandError
 from pdx_cli.inputs import formats, target
 from pdx_cli.inputs.target import InCluster, Local
@@ -38,7 +40,7 @@ def run(chosen: Local | InCluster, args: argparse.Namespace) -> int:
     if args.once or args.format != "text" or not is_interactive(os.environ):
         asyncio.run(_print_updates(chosen, args))
         return 0
-    screen = LiveScreen(Terminal(coloured=is_coloured(os.environ)), args)
+    screen = LiveScreen(Terminal(), args)
     with interrupts.handled(screen.on_signal):
         screen.terminal.enter()
         try:
@@ -52,7 +54,8 @@ async def _print_updates(chosen: Local | InCluster, args: argparse.Namespace) ->
     async with _sampler_of(chosen) as sampler:
         async for shown in _updates(sampler, chosen, args.interval, once=args.once, slo=args.slo):
             if args.format == "text":
-                _print_page(page(_title(sampler, args), shown, _width(), Sort(args.sort)))
+                width = size().columns if sys.stdout.isatty() else PIPE_WIDTH
+                _print_page(page(_title(sampler, args), shown, width, Sort(args.sort)), console(width))
             else:
                 _print_object(as_json(sampler, shown), args)
             if args.once:
@@ -74,11 +77,10 @@ async def _sampler_of(chosen: Local | InCluster) -> AsyncIterator[Sampler]:
         yield ClusterSampler(access, time.monotonic)
 
 
-def _print_page(shown: Page) -> None:
-    styled = is_interactive(os.environ)
-    for each in (*shown.head, *shown.body, Line()):
-        print(encodable(each.ansi(styled=styled, coloured=is_coloured(os.environ))))
-    sys.stdout.flush()
+def _print_page(shown: Page, output: Console) -> None:
+    for each in (*shown.head, *shown.body, Text()):
+        each.rstrip()
+        output.print(each)
 
 
 def _print_object(report: dict[str, Any], args: argparse.Namespace) -> None:
@@ -87,10 +89,6 @@ def _print_object(report: dict[str, Any], args: argparse.Namespace) -> None:
         return
     separator = "---\n" if args.format == "yaml" and not args.once else ""
     print(f"{separator}{formats.printed(report, args.format)}", end="", flush=True)
-
-
-def _width() -> int:
-    return size().columns if sys.stdout.isatty() else PIPE_WIDTH
 
 
 async def _updates(

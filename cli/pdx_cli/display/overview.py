@@ -16,7 +16,7 @@ from rich.text import Text
 from pdx_api.names import Mode
 from pdx_api.verification import Finding, Verdict
 from pdx_cli import usage
-from pdx_cli.display.lines import Line, amount, line, shortened, wrapped
+from pdx_cli.display.lines import amount, line, shortened, wrapped
 from pdx_cli.inputs import formats
 from pdx_cli.runs import reaper
 from pdx_cli.runs.run_record import RECENT_SECONDS, Ending, Process, Run, default_root, directories, live_runs
@@ -138,15 +138,15 @@ async def _state(client: Client, run: Run) -> Mapping[str, Any] | None:
 
 def _print(report: Report) -> None:
     width = shutil.get_terminal_size((UNLIMITED, 0)).columns
-    console = Console(highlight=False, soft_wrap=True)
+    console = Console(width=width, highlight=False, soft_wrap=True)
     title, *summary = _summary(report, width)
     console.print(Text(title, "bold"))
     for each in summary:
         console.print(Text(each))
     head, *rows = _table(report, width)
-    console.print(Text(head.text, "dim"))
+    console.print(head, style="dim")
     for row in rows:
-        console.print(Text(row.text))
+        console.print(row)
 
 
 def _summary(report: Report, width: int) -> Iterator[str]:
@@ -171,7 +171,7 @@ def _indented(text: str, width: int) -> list[str]:
     return [f"  {text}"] if len(text) + 2 <= width else [f"  {part}" for part in wrapped(text, width - 2)]
 
 
-def _table(report: Report, width: int) -> Iterator[Line]:
+def _table(report: Report, width: int) -> Iterator[Text]:
     """Yield the head and a row for each process, in so many columns, with the reasons of states.
 
     The reasons are the last column. If one does not fit, each is below its row.
@@ -183,9 +183,9 @@ def _table(report: Report, width: int) -> Iterator[Line]:
     tables = (_aligned(cells, columns) for columns in COLUMNS)
     head, *rows = next((table for table in tables if len(table[0]) <= width), _narrowest(cells, width))
     is_column = len(head) + 2 + longest <= width
-    yield line(f"{head}  {'reason' if is_column and longest else ''}".rstrip()).cut(width)
+    yield line(f"{head}  {'reason' if is_column and longest else ''}".rstrip(), width=width)
     for row, reason in zip(rows, reasons, strict=True):
-        yield line(f"{row}  {reason if is_column else ''}".rstrip()).cut(width)
+        yield line(f"{row}  {reason if is_column else ''}".rstrip(), width=width)
         if not is_column:
             yield from (line(f"    {part}") for part in wrapped(reason, width - 4))
 

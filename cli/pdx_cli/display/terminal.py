@@ -1,7 +1,9 @@
-"""The terminal of `pdx top`: its alternate screen, its keys and its size. It is restored however the command ends."""
+"""The terminal of `pdx top`: its screen, its keys and its size. It is restored however the command ends."""
 
 import asyncio
+import codecs
 import contextlib
+import io
 import os
 import shutil
 import signal
@@ -11,11 +13,12 @@ import tty
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
-from pdx_cli.display.lines import Line
+from rich.console import Console, Group
+from rich.live import Live
+from rich.text import Text
 
-_ENTER: Final = "\x1b[?1049h\x1b[?25l\x1b[?7l"
-"""Alternate screen, no cursor, no wrapping of lines."""
-_LEAVE: Final = "\x1b[?7h\x1b[?25h\x1b[?1049l"
+_PLAIN: Final = {"→": "->", "…": ".", "µ": "u", "✗": "x", "↑": "^", "↓": "v"}
+"""What is written in place of a character that stdout cannot write."""
 
 
 def is_interactive(environment: Mapping[str, str]) -> bool:
@@ -35,36 +38,28 @@ def size() -> os.terminal_size:
     return shutil.get_terminal_size()
 
 
-def is_coloured(environment: Mapping[str, str]) -> bool:
-    """Whether colours are welcome (no-color.org)."""
-    return not environment.get("NO_COLOR")
+def console(columns: int) -> Console:
+    """Return the console on stdout, in so many columns. NO_COLOR switches its colours off."""
+    codecs.register_error("pdx", _plain)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="pdx")
+    return Console(width=columns, highlight=False)
 
 
-def encodable(text: str) -> str:
-    """Return the text with ASCII in place of the arrows and marks that stdout cannot write."""
-    encoding = sys.stdout.encoding or "ascii"
-    try:
-        text.encode(encoding)
-    except UnicodeEncodeError:
-        for character, plain in (
-            ("→", "->"),
-            ("…", "."),
-            ("µ", "u"),
-            ("✗", "x"),
-            ("↑↓", "arrows"),
-            ("↑", "up"),
-            ("↓", "down"),
-        ):
-            text = text.replace(character, plain)
-        text = text.encode(encoding, "replace").decode(encoding)
-    return text
+def _plain(error: UnicodeError) -> tuple[str, int]:
+    """Return what is written in place of a character, and where the text goes on."""
+    assert isinstance(error, UnicodeEncodeError), "only text is written"
+    return _PLAIN.get(error.object[error.start], "?"), error.start + 1
 
 
 class Terminal:
     """A terminal in its alternate screen."""
 
-    def __init__(self, *, coloured: bool) -> None:
-        self._coloured = coloured
+    def __init__(self) -> None:
+        self._console = console(self.size[0])
+        self._live = Live(
+            console=self._console, screen=True, auto_refresh=False, redirect_stdout=False, redirect_stderr=False
+        )
         self._modes = termios.tcgetattr(0) if sys.stdin.isatty() else None
 
     @property
@@ -77,23 +72,18 @@ class Terminal:
         """Show the alternate screen, and read keys without Enter."""
         if self._modes is not None:
             tty.setcbreak(0)
-        self._write(_ENTER)
+        self._live.start()
 
     def leave(self) -> None:
         """Restore the terminal."""
-        self._write(_LEAVE)
+        self._live.stop()
         if self._modes is not None:
             termios.tcsetattr(0, termios.TCSADRAIN, self._modes)
 
-    def draw(self, lines: Sequence[Line]) -> None:
+    def draw(self, lines: Sequence[Text]) -> None:
         """Replace the screen's content; there is one line for each of the terminal's."""
-        # A line is erased before it is written: after a line of the whole width, the cursor is on its last character.
-        rows = "\r\n".join(f"\x1b[K{each.ansi(styled=True, coloured=self._coloured)}" for each in lines)
-        self._write(f"\x1b[?2026h\x1b[H{encodable(rows)}\x1b[?2026l")
-
-    def _write(self, text: str) -> None:
-        sys.stdout.write(text)
-        sys.stdout.flush()
+        self._console.size = self.size
+        self._live.update(Group(*lines), refresh=True)
 
     @contextlib.contextmanager
     def watched(self, on_keys: Callable[[bytes], None], on_resize: Callable[[], None]) -> Iterator[None]:

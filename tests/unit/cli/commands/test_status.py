@@ -20,7 +20,7 @@ def test_a_narrow_table_keeps_the_ports(columns: int, silent: dict[str, str], mo
     processes = tuple(Process(name, 2**22, f"http://127.0.0.1:{31_000 + i}", "") for i, name in enumerate(NAMES))
     state = {"endpoints": [{"url": "http://127.0.0.1:31001", "state": "Warm", "inFlight": 2}]}
     head, *lines = (
-        each.text for each in _table(Report(replace(RUN, processes=processes), state, silent, 0.0), columns)
+        each.plain for each in _table(Report(replace(RUN, processes=processes), state, silent, 0.0), columns)
     )
     rows = [each for each in lines if not each.startswith("    ")]
     for number, row in enumerate(rows):
@@ -56,7 +56,7 @@ def test_a_wide_status_shows_the_endpoint_and_its_requests_on_one_line() -> None
 def test_at_60_columns_the_table_drops_the_host_first(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pdx_cli.runs.reaper.has_members", lambda _: True)
     processes = tuple(replace(RUN.processes[0], name=f"prefill-{i}", url=f"http://127.0.0.1:3100{i}") for i in (0, 1))
-    lines = [each.text for each in _table(Report(replace(RUN, processes=processes), None, {}, 0.0), 60)]
+    lines = [each.plain for each in _table(Report(replace(RUN, processes=processes), None, {}, 0.0), 60)]
     assert lines == [
         "  process    state    in flight  pid      address",
         "  prefill-0  running             4194305  127.0.0.1:31000",
@@ -96,6 +96,6 @@ def test_an_engine_that_hangs_is_not_shown_as_warm(monkeypatch: pytest.MonkeyPat
     silent = {"prefill-0": "/health did not answer within 3 s"}
     _, row = _table(Report(RUN, state, silent, 0.0), 200)
     assert re.fullmatch(
-        r"  prefill-0 +Silent +2 .* /health did not answer within 3 s; the gateway still reports Warm", row.text
+        r"  prefill-0 +Silent +2 .* /health did not answer within 3 s; the gateway still reports Warm", row.plain
     )
     assert _kv(state, silent) == "KV not proved now: 1 engine does not serve"

@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import cast
 
 import pytest
+from rich.text import Text
 
-from pdx_cli.display.lines import Line, Style
+from pdx_cli.display.lines import BAD, BAR
 from pdx_cli.display.live import LiveScreen
 from pdx_cli.display.terminal import Terminal
 from pdx_cli.errors import CommandError
@@ -53,7 +54,7 @@ async def test_a_gateway_that_starts_is_no_error(run: Run | None, message: str) 
 
 async def _message(run: Run | None) -> str:
     """Return what the screen receives instead of figures."""
-    screen = LiveScreen(Terminal(coloured=False), ARGS)
+    screen = LiveScreen(Terminal(), ARGS)
     screen._events = asyncio.Queue()
     sampling = asyncio.create_task(screen._sample(Unreachable(), Local("tiny", RUN.admin, run)))
     try:
@@ -81,9 +82,9 @@ class Recorded:
     size = (80, 40)
 
     def __init__(self) -> None:
-        self.frames: list[Sequence[Line]] = []
+        self.frames: list[Sequence[Text]] = []
 
-    def draw(self, lines: Sequence[Line]) -> None:
+    def draw(self, lines: Sequence[Text]) -> None:
         """Keep the lines."""
         self.frames.append(lines)
 
@@ -98,10 +99,10 @@ async def test_figures_are_past_while_nothing_answers(monkeypatch: pytest.Monkey
         events.put_nowait(event)
     await screen._show(Unreachable(), events)
     _, answered, *silent, again = terminal.frames
-    assert [frame[1].text[:10] for frame in (answered, again)] == ["OK  6 of 6"] * 2
-    assert [frame[0].text.split()[-4] for frame in (answered, *silent, again)] == ["12:00:00"] * 3 + ["12:00:09"]
+    assert [frame[1].plain[:10] for frame in (answered, again)] == ["OK  6 of 6"] * 2
+    assert [frame[0].plain.split()[-4] for frame in (answered, *silent, again)] == ["12:00:00"] * 3 + ["12:00:09"]
     for frame in silent:
-        assert frame[1].text == "NO ANSWER since 12:00:02. The figures are from 12:00:00."
-        assert frame[1].pieces[0][1] is Style.BAD
-        styles = {style for each in frame[2:-2] for text, style in each.pieces if text.strip()}
-        assert styles == {Style.DIM, Style.BAR}
+        assert frame[1].plain == "NO ANSWER since 12:00:02. The figures are from 12:00:00."
+        assert frame[1].spans[0].style == BAD
+        styles = {each.style for each in frame[2:-2] if each.plain.strip()}
+        assert styles == {"dim", BAR}

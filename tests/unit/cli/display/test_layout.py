@@ -10,7 +10,7 @@ from pdx_cli.display import keys
 from pdx_cli.display.keys import View, fitted, pressed, read_keys, screen
 from pdx_cli.display.layout import Page, Title, page, problems, ranked
 from pdx_cli.display.legend import Sort
-from pdx_cli.display.lines import Line, Style, count, duration, line, percent, shortened
+from pdx_cli.display.lines import count, duration, percent, shortened
 from pdx_cli.sources.engine_load import LoadFigures
 from pdx_cli.sources.experience import Experience, Limit
 from pdx_cli.sources.figures import EndpointFigures, Figures, PairFigures, PhaseFigures
@@ -59,7 +59,7 @@ BROKEN = replace(
 
 
 def text(shown: Page) -> list[str]:
-    return [each.text.rstrip() for each in (*shown.head, *shown.body)]
+    return [each.plain.rstrip() for each in (*shown.head, *shown.body)]
 
 
 @pytest.mark.parametrize("width", [40, 60, 80, 100, 120, 200])
@@ -69,9 +69,9 @@ def test_no_line_is_longer_than_the_screen(width: int) -> None:
     )
     for figures in (HEALTHY, BROKEN, long):
         for each in (*page(TITLE, figures, width).head, *page(TITLE, figures, width).body):
-            assert len(each.text) <= width
+            assert len(each.plain) <= width
     for each in screen(View(is_help=True), page(TITLE, HEALTHY, width), width, 24):
-        assert len(each.text) <= width
+        assert len(each.plain) <= width
 
 
 def test_state_and_problems_come_first() -> None:
@@ -85,7 +85,7 @@ def test_state_and_problems_come_first() -> None:
 
 
 def test_everything_that_matters_fits_on_80_by_24() -> None:
-    shown = [each.text for each in screen(View(), page(TITLE, BROKEN, 80), 80, 24)]
+    shown = [each.plain for each in screen(View(), page(TITLE, BROKEN, 80), 80, 24)]
     assert len(shown) == 24
     for part in (
         "DEGRADED",
@@ -151,7 +151,7 @@ def test_problems(change: dict[str, Any], problem: str) -> None:
 
 def test_many_problems_leave_room_for_the_engines() -> None:
     down = tuple(engine(f"d-{i}", state="Suspect") for i in range(40))
-    shown = [each.text for each in screen(View(), page(TITLE, replace(HEALTHY, endpoints=down), 80), 80, 24)]
+    shown = [each.plain for each in screen(View(), page(TITLE, replace(HEALTHY, endpoints=down), 80), 80, 24)]
     assert any("and 36 more problems" in each for each in shown)
     assert sum(each.startswith("d-") for each in shown) >= 10
 
@@ -165,7 +165,7 @@ def test_sorting(sort: Sort, first: str) -> None:
 
 
 def test_a_narrow_screen_drops_columns_and_a_wide_one_adds_the_reason() -> None:
-    heads = {width: page(TITLE, BROKEN, width).head[-1].text for width in (40, 80, 120)}
+    heads = {width: page(TITLE, BROKEN, width).head[-1].plain for width in (40, 80, 120)}
     assert "KV" in heads[40]
     assert "REMOTE" not in heads[40]
     assert "REMOTE" in heads[80]
@@ -183,14 +183,14 @@ def test_keys_scroll_and_sort() -> None:
     assert pressed(pressed(view, "home", 3), "up", 3).offset == 0
     assert [pressed(view, key, 3).sort for key in ("s", "S")] == [Sort.NAME, Sort.OUTPUT]
     assert pressed(pressed(view, "?", 3), "x", 3).is_help is False
-    footer = screen(view, shown, 80, height)[-1].text
+    footer = screen(view, shown, 80, height)[-1].plain
     assert f"lines 6-8 of {len(shown.body)}" in footer
 
 
 @pytest.mark.parametrize("width", range(20, 82))
 def test_the_footer_has_whole_items_only(width: int) -> None:
     shown = page(TITLE, HEALTHY, width)
-    footer = screen(View(), shown, width, len(shown.head) + 4)[-1].text
+    footer = screen(View(), shown, width, len(shown.head) + 4)[-1].plain
     assert len(footer) == width
     items = ["q quit", "? help", f"↑↓ lines 1-3 of {len(shown.body)}", "s sort: state"]
     found = footer.strip().split("  ")
@@ -201,8 +201,8 @@ def test_the_footer_has_whole_items_only(width: int) -> None:
 def test_the_footer_offers_to_scroll_only_if_lines_are_hidden() -> None:
     shown = page(TITLE, HEALTHY, 50)
     all_lines = len(shown.head) + len(shown.body) + 1
-    assert screen(View(), shown, 50, all_lines)[-1].text.rstrip() == " q quit  ? help  s sort: state"
-    small = screen(View(), shown, 50, 12)[-1].text
+    assert screen(View(), shown, 50, all_lines)[-1].plain.rstrip() == " q quit  ? help  s sort: state"
+    small = screen(View(), shown, 50, 12)[-1].plain
     assert small.startswith(f" q quit  ? help  ↑↓ lines 1-{12 - len(shown.head) - 1} of {len(shown.body)}")
 
 
@@ -252,15 +252,15 @@ def test_a_long_message_has_several_lines() -> None:
     shown = page(TITLE, HEALTHY, 30)
     lines = screen(View(), shown, 30, 24, "The gateway cannot be queried: h:1 did not answer. Retrying.")
     assert len(lines) == 24
-    assert [each.text.strip() for each in lines[-3:]] == [
+    assert [each.plain.strip() for each in lines[-3:]] == [
         "The gateway cannot be",
         "queried: h:1 did not answer.",
         "Retrying.",
     ]
-    assert [each.text for each in lines[: len(shown.head)]] == [each.text for each in shown.head]
+    assert [each.plain for each in lines[: len(shown.head)]] == [each.plain for each in shown.head]
     endless = screen(View(), shown, 30, 24, "word " * 200)
     assert len(endless) == 24
-    assert endless[-1].text.rstrip().endswith("…")
+    assert endless[-1].plain.rstrip().endswith("…")
 
 
 NARROW = replace(
@@ -272,7 +272,7 @@ NARROW = replace(
 
 def test_50_columns_show_all_of_the_state_and_of_the_latency() -> None:
     shown = page(TITLE, NARROW, 50)
-    head, rest = text(shown), "\n".join(each.text for each in shown.body)
+    head, rest = text(shown), "\n".join(each.plain for each in shown.body)
     assert head[0] == "qwen (namespace llm)  NIXL PrefillFirst   12:00:00"
     assert head[1:3] == ["OK  6 of 6 engines, 1 of 1 gateway ready", "  KV verified in 9 of 9 pairs"]
     assert "TTFT p50 37.5 ms  p99 49.8 ms   TPOT 12.3 ms" in head
@@ -299,14 +299,14 @@ def test_a_narrow_screen_shows_the_whole_reason(width: int) -> None:
 
 def test_a_small_screen_keeps_the_names_of_the_columns() -> None:
     shown = page(TITLE, replace(BROKEN, silent=("g: no answer, for a reason of many words " * 3,)), 50)
-    lines = [each.text.rstrip() for each in screen(View(), shown, 50, 10)]
+    lines = [each.plain.rstrip() for each in screen(View(), shown, 50, 10)]
     assert len(shown.head) > 8
     assert lines[-3].startswith("ENGINE")
     assert lines[-2].startswith("prefill-2")
 
 
 def test_the_help_of_a_narrow_screen_names_every_key() -> None:
-    lines = [each.text for each in screen(View(is_help=True), Page((), ()), 50, 12)]
+    lines = [each.plain for each in screen(View(is_help=True), Page((), ()), 50, 12)]
     for key in ("q, Ctrl-C", "↑ ↓ k j", "PgUp PgDn", "Home, End", "s, S", "space", "?"):
         assert any(each.startswith(f"{key} ") and not each.endswith("…") for each in lines), key
 
@@ -342,12 +342,18 @@ def test_the_help_names_the_source_of_every_figure() -> None:
         assert metric in keys.HELP
 
 
-def test_colours() -> None:
-    shown = line("a", ("b", Style.RED), ("c", Style.BAD))
-    assert shown.ansi(styled=True, coloured=True) == "a\x1b[31mb\x1b[0m\x1b[1;31mc\x1b[0m"
-    assert shown.ansi(styled=True, coloured=False) == "ab\x1b[1mc\x1b[0m"
-    assert shown.ansi(styled=False, coloured=True) == "abc"
-    assert shown.cut(2) == Line((("a", Style.PLAIN), ("", Style.RED), ("", Style.BAD), ("…", Style.DIM)))
+def test_what_breaks_the_objective_is_red() -> None:
+    slow = replace(
+        HEALTHY,
+        endpoints=(engine("d", tpot=0.2),),
+        limits={"tpot": Limit(0.1, "the objective is", 0.1), "ttft": Limit(0.01, "the objective is", 0.01)},
+    )
+    late = replace(slow, experience=Experience(ttft=5.0, phases={"handoff": 4.0}))
+    head, row = page(TITLE, late, 80).head, page(TITLE, late, 80).body[0]
+    latency = next(each for each in head if each.plain.startswith("Latency"))
+    assert ("200 ms", "red") in [(row.plain[span.start : span.end].strip(), span.style) for span in row.spans]
+    assert {latency.plain[s.start : s.end].split()[0] for s in latency.spans if s.style == "red"} == {"TTFT", "200"}
+    assert head[1].spans[0].style == "bold red"
 
 
 def test_formats() -> None:
@@ -369,7 +375,7 @@ def test_numbers_fit_their_columns(exponent: int, digits: float) -> None:
     assert len(count(value, digits=2)) <= 4
     busy = engine("d", running=int(value), waiting=int(value), output_rate=value, prompt_rate=value, tpot=value)
     for width in (80, 120):
-        row = page(TITLE, replace(HEALTHY, endpoints=(busy,)), width).body[0].text
+        row = page(TITLE, replace(HEALTHY, endpoints=(busy,)), width).body[0].plain
         assert "…" not in row
 
 

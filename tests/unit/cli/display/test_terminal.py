@@ -1,5 +1,6 @@
-"""The size of the terminal of `pdx top`."""
+"""The terminal of `pdx top`: its size, and what it cannot write."""
 
+import io
 import os
 
 import pytest
@@ -18,12 +19,12 @@ def test_the_environment_counts_only_without_a_size(
     assert terminal.size() == size
 
 
-def test_the_last_column_is_not_erased(capsys: pytest.CaptureFixture[str]) -> None:
-    """Without wrapping, the cursor stays on the last character of a full line, which an erasure would take."""
-    terminal.Terminal(coloured=False).draw([line("every 2 s"), line("q quit")])
-    drawn = capsys.readouterr().out
-    assert drawn.count("\x1b[K") == 2
-    for text in ("every 2 s", "q quit"):
-        before, after = drawn.split(text)
-        assert before.endswith("\x1b[K")
-        assert not after.startswith(("\x1b[K", "\x1b[J"))
+@pytest.mark.parametrize(
+    ("encoding", "shown"),
+    [("utf-8", "✗ p → d 9 µs ↑↓ …"), ("ascii", "x p -> d 9 us ^v ."), ("latin-1", "x p -> d 9 µs ^v .")],
+)
+def test_stdout_that_cannot_write_a_character(encoding: str, shown: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    written = io.BytesIO()
+    monkeypatch.setattr("sys.stdout", io.TextIOWrapper(written, encoding=encoding, write_through=True))
+    terminal.console(80).print(line("✗ p → d 9 µs ↑↓ …"))
+    assert written.getvalue().decode(encoding) == f"{shown}\n"
