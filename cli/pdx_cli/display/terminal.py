@@ -17,6 +17,9 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
+_BEGIN: Final = "\x1b[?2026h"
+_END: Final = "\x1b[?2026l"
+"""Around an update, which terminals then show at once."""
 _PLAIN: Final = {"→": "->", "…": ".", "µ": "u", "✗": "x", "↑": "^", "↓": "v"}
 """What is written in place of a character that stdout cannot write."""
 
@@ -83,7 +86,10 @@ class Terminal:
     def draw(self, lines: Sequence[Text]) -> None:
         """Replace the screen's content; there is one line for each of the terminal's."""
         self._console.size = self.size
+        sys.stdout.write(_BEGIN)
         self._live.update(Group(*lines), refresh=True)
+        sys.stdout.write(_END)
+        sys.stdout.flush()
 
     @contextlib.contextmanager
     def watched(self, on_keys: Callable[[bytes], None], on_resize: Callable[[], None]) -> Iterator[None]:

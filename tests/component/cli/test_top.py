@@ -58,19 +58,23 @@ class Emulated:
         os.write(self.fd, keys)
 
     async def until(self, condition: Callable[[str], bool]) -> str:
-        """Return the screen as soon as all that was written to it fulfils the condition."""
+        """Return the screen as soon as a complete one fulfils the condition."""
         async with asyncio.timeout(SECONDS):
-            while True:
+            while not (self._is_complete and condition(self.text)):
                 try:
                     data = os.read(self.fd, 65536)
                 except BlockingIOError:
-                    if condition(self.text):
-                        return self.text
                     assert self.process.poll() is None, self.text
                     await asyncio.sleep(0.02)
                     continue
                 self.raw += data
                 self._stream.feed(data)
+        return self.text
+
+    @property
+    def _is_complete(self) -> bool:
+        """Whether the last synchronized update has ended; a plain output has none."""
+        return self.raw.rfind(b"\x1b[?2026h") <= self.raw.rfind(b"\x1b[?2026l")
 
     @property
     def text(self) -> str:
