@@ -16,7 +16,7 @@ from typing import Final
 from pdx_api.version import pdx_version
 from pdx_cli import streams
 from pdx_cli.errors import EXIT_CODES, CommandError, ExitCode
-from pdx_cli.usage import Parser, check_extra, check_first, prepared
+from pdx_cli.usage import Parser, check_command, check_extra, check_first, prepared
 
 COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "up": ("pdx_cli.commands.up", "Run a PDDeployment as local processes and prove that KV moves."),
@@ -123,6 +123,7 @@ def _run(args: Sequence[str], prog: str) -> int:
     if not args:
         parser.print_help()
         return 0
+    check_command(parser, chosen, args)
     namespace = argparse.Namespace(plugin=prog != "pdx")
     parsed, extra = parser.parse_known_args(prepared(parser, chosen, args), namespace)
     assert chosen is not None, "argparse refuses a missing command"

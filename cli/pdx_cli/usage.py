@@ -14,8 +14,8 @@ from typing import Any, Final, NoReturn
 from pdx_api.words import did_you_mean
 from pdx_cli.errors import ExitCode, InputError
 
-_TYPES: Final = {"int": "a whole number", "float": "a number", "whole_number": "a whole number"}
-"""Python's name of a flag's type -> what to write."""
+_TYPES: Final = {int: "a whole number", float: "a number"}
+"""Type of a flag -> what to write."""
 
 _ELSEWHERE: Final = {
     "apply": "run `kubectl apply -f FILE`, or `pdx up FILE` on this machine",
@@ -42,37 +42,55 @@ class Parser(argparse.ArgumentParser):
         """Every argument, also those of groups."""
         self.commands: dict[str, Parser] = {}
         """The parsers of the commands, by name."""
-        super().__init__(**options)
+        super().__init__(**options, exit_on_error=False)
 
     def add_argument(self, *names: Any, **options: Any) -> argparse.Action:
         """Add and record an argument."""
-        self.actions.append(action := super().add_argument(*names, **options))
-        return action
+        return self._recorded(super().add_argument(*names, **options))
 
     def add_argument_group(self, *names: Any, **options: Any) -> Any:
         """Add a group, whose arguments are recorded too."""
         group = super().add_argument_group(*names, **options)
         add = group.add_argument
-
-        def add_argument(*names: Any, **options: Any) -> argparse.Action:
-            self.actions.append(action := add(*names, **options))
-            return action
-
-        group.add_argument = add_argument  # type: ignore[method-assign]
+        group.add_argument = lambda *names, **options: self._recorded(add(*names, **options))  # type: ignore[method-assign]
         return group
+
+    def _recorded(self, action: argparse.Action) -> argparse.Action:
+        self.actions.append(action)
+        if action.nargs != 0:
+            action.type = _checked(action.type, action.choices)
+        return action
 
     @property
     def flags(self) -> list[str]:
         """Every flag, with its short forms."""
         return [option for action in self.actions for option in action.option_strings]
 
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Parse the arguments; an error ends the process."""
+        try:
+            return super().parse_known_args(args, namespace)
+        except argparse.ArgumentError as error:
+            self.error(self._described(error))
+
+    def _described(self, error: argparse.ArgumentError) -> str:
+        """Return what is wrong with the value of an argument, which has the form that was given."""
+        names, written = str(error.argument_name).split("/"), {arg.partition("=")[0] for arg in self.given}
+        name = next((each for each in names[1:] if each in written), names[-1])
+        if isinstance(error.__context__, argparse.ArgumentTypeError):
+            text = str(error.__context__)
+            return f"{name} {text}" if text.startswith("is ") else f"{name}: {text}"
+        takes_none = any(action.nargs == 0 for action in self.actions if names[-1] in action.option_strings)
+        return f"{name} {'takes no value' if takes_none else 'needs a value'}"
+
     def error(self, message: str) -> NoReturn:
         """Print the error on stderr and exit with 2. A flag that does not exist is reported before a missing one."""
-        own = self.flags
-        if _REQUIRED in message and (flag := _missing_from(own, self.given)):
-            message = _nonexistent(flag, own)
+        if missing := message.partition(_REQUIRED)[2]:
+            verb = "are" if "," in missing else "is"
+            flag = _missing_from(self.flags, self.given)
+            message = _nonexistent(flag, self.flags) if flag else f"{missing} {verb} missing; --help shows the usage"
         with contextlib.suppress(OSError):  # stderr may be on a full disk
-            sys.stderr.write(f"{self.prog}: {sentence(message, self.given)}\n")
+            sys.stderr.write(f"{self.prog}: {ended(message)}\n")
             sys.stderr.flush()
         self.exit(ExitCode.INVALID)
 
@@ -81,33 +99,29 @@ class Parser(argparse.ArgumentParser):
         (file or sys.stdout).write(self.format_help())
 
 
-def sentence(message: str, given: Iterable[str]) -> str:
-    """Return argparse's message as a sentence without Python's words. It names the long form that was given."""
-    flag, colon, rest = message.partition(": ")
-    if colon and flag.startswith("argument "):
-        names, written = flag.removeprefix("argument ").split("/"), {arg.partition("=")[0] for arg in given}
-        return _about(next((name for name in names[1:] if name in written), names[-1]), rest)
-    if missing := message.partition(_REQUIRED)[2]:
-        verb = "are" if "," in missing else "is"
-        return f"{missing} {verb} missing; --help shows the usage."
-    return ended(message)
+def _checked(kind: Any, choices: Iterable[Any] | None) -> Callable[[str], Any]:
+    """Return the type of an argument with errors that say what to write."""
+
+    def parse(text: str) -> Any:
+        if choices is not None and text not in choices:
+            instead = did_you_mean(text, choices) or f"write one of: {', '.join(choices)}"
+            raise argparse.ArgumentTypeError(f"is {text!r}; {instead}")
+        try:
+            return text if kind is None else kind(text)
+        except (TypeError, ValueError) as error:
+            raise argparse.ArgumentTypeError(f"is {text!r}; write {_TYPES.get(kind, 'another value')}") from error
+
+    return parse
 
 
-def _about(name: str, text: str) -> str:
-    if found := re.fullmatch(r"invalid (\w+) value: '(.*)'", text):
-        return f"{name} is {found[2]!r}; write {_TYPES.get(found[1], 'another value')}."
-    if found := re.fullmatch(r"invalid choice: '?(.*?)'? \(choose from (.*)\)", text):
-        choices = [choice.strip().strip("'") for choice in found[2].split(",")]
-        what = "the command" if name == "COMMAND" else name
-        options = f"write one of: {', '.join(choices)}."
-        if name == "COMMAND" and found[1] in _ELSEWHERE:
-            return f"there is no command {found[1]}; {_ELSEWHERE[found[1]]}."
-        return f"{what} is {found[1]!r}; {did_you_mean(found[1], choices) or options}"
-    if text.startswith("ignored explicit argument"):
-        return f"{name} takes no value."
-    if text.startswith("expected"):
-        return f"{name} needs a value."
-    return ended(f"{name}: {text}")
+def check_command(parser: Parser, command: str | None, args: Sequence[str]) -> None:
+    """Refuse a command that does not exist."""
+    if command is None or command in parser.commands or args[0] != command:
+        return
+    if command in _ELSEWHERE:
+        parser.error(f"there is no command {command}; {_ELSEWHERE[command]}")
+    instead = did_you_mean(command, parser.commands) or f"write one of: {', '.join(parser.commands)}"
+    parser.error(f"the command is {command!r}; {instead}")
 
 
 def ended(text: str) -> str:

@@ -52,8 +52,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _format(text: str) -> str:
     """Parse the format. Whoever writes a directory means the bundle, as other commands' --output is a directory."""
-    if text in FORMATS or did_you_mean(text, FORMATS):
+    if text in FORMATS:
         return text
+    if hint := did_you_mean(text, FORMATS):
+        raise argparse.ArgumentTypeError(f"is {text!r}; {hint}")
     instead = f"write one of: {', '.join(FORMATS)}; a support bundle is written by --bundle DIR"
     raise argparse.ArgumentTypeError(f"{text!r} is not a format; {instead}")
 

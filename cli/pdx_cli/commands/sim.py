@@ -83,21 +83,6 @@ Set faults while it runs with POST /sim/faults ([] clears them). GET /sim/state 
 Ctrl-C stops the engine; the exit code is then 0. It is 2 if an address is in use: nothing was started."""
 
 
-class _StoreNumber(argparse.Action):
-    """Stores a number, and its text as NAME_text: an error shows what was written, not how Python prints it."""
-
-    def __call__(
-        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, option: str | None = None
-    ) -> None:
-        kind = type(getattr(DEFAULTS, self.dest))
-        try:
-            number = kind(values)
-        except ValueError as error:
-            raise argparse.ArgumentError(self, f"invalid {kind.__name__} value: {values!r}") from error
-        setattr(namespace, self.dest, number)
-        setattr(namespace, f"{self.dest}_text", values)
-
-
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `pdx sim`."""
     parser.add_argument(
@@ -146,8 +131,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default = getattr(DEFAULTS, field)
         parser.add_argument(
             f"--{field.replace('_', '-')}",
-            action="store" if field in _TEXTS else _StoreNumber,
-            type=_TEXTS.get(field, str),
+            type=_TEXTS.get(field, type(default)),
             metavar=_METAVARS[type(default)],
             help=f"{meaning} (default: {_default(field)})",
         )
@@ -202,7 +186,7 @@ def settings_of(args: argparse.Namespace) -> SimSettings:
             **{**profile, **plain},
         )
     except OutOfBoundsError as error:
-        given = getattr(args, f"{error.field}_text", error.value)
+        given = f"{error.value:.12g}" if isinstance(error.value, float) else error.value
         raise InputError(f"--{error.field.replace('_', '-')} is {given}; write {error.possible}.") from error
     except ValueError as error:
         raise InputError(usage.ended(str(error))) from error

@@ -140,11 +140,9 @@ class Kube(Cluster):
         _, url, headers, _, _ = await self._api.param_serialize(
             "GET", POD.path(namespace, pod, "portforward"), header_params={}, auth_settings=["BearerToken"]
         )
-        rest = self._api.rest_client
-        if rest.pool_manager is None:
-            rest.pool_manager = rest._create_pool_manager()
-        connection = rest.pool_manager.ws_connect(f"{url}?ports={port}", protocols=(PROTOCOL,), headers=headers)
-        async with connection as channel:
+        session = aiohttp.ClientSession(connector=self._connector, connector_owner=False, trust_env=False)
+        connection = session.ws_connect(f"{url}?ports={port}", protocols=(PROTOCOL,), headers=headers)
+        async with session, connection as channel:
             # HTTP/1.0: the answer ends with the connection and is not chunked.
             request = f"GET {path} HTTP/1.0\r\nHost: {pod}\r\nAccept: */*\r\n\r\n"
             try:
