@@ -35,7 +35,7 @@ class TransferMode(StrEnum):
 
 
 _MOST: Final = sys.float_info.max
-# A number's type is annotated with its least and its greatest value.
+# A number's type is annotated with its least and its greatest value, and a flag of `pdx sim` with its help.
 _Count = Annotated[int, (1, _MOST)]
 _Amount = Annotated[int, (0, _MOST)]
 _Seconds = Annotated[float, (0.0, _MOST)]
@@ -81,12 +81,12 @@ class SimSettings:
     simulated."""
     protocol: str = ""
     """The protocol of connector Custom (`connectors.custom`). A P leg with other parameters is a violation."""
-    storage: str = ""
+    storage: Annotated[str, "directory that the engines share, for connectors of the family pool"] = ""
     """The directory that engines of a pool share. It also simulates the pool of a connector's side service; then only
     prompts that are completely written are found."""
-    model: str = "sim"
+    model: Annotated[str, "name that clients request"] = "sim"
     """Name of the served model, which clients send. Engines of another model refuse the KV handshake."""
-    api_key: str = ""
+    api_key: Annotated[str, "key that requests to /v1 must have"] = ""
     """The key that requests to /v1 must carry as `Authorization: Bearer` (vLLM's --api-key); empty: none."""
     host: str = "127.0.0.1"
     """Address of the HTTP API."""
@@ -101,62 +101,56 @@ class SimSettings:
     this version has (`pdx_api.vllm.versions`)."""
     bidirectional: bool = False
     """D's answers have hand-off parameters, as with vLLM's `bidirectional_kv_xfer`. (D keeps no KV for them.)"""
-    max_model_len: _Count = 4096
-    """Longest prompt plus answer, in tokens."""
-    answer_tokens: _Amount = 0
+    max_model_len: Annotated[_Count, "longest prompt plus answer, in tokens"] = 4096
+    answer_tokens: Annotated[_Amount, "tokens after which an answer ends by itself; 0: never"] = 0
     """Tokens after which an answer ends by itself (finish_reason stop); ignore_eos overrules it. 0: never."""
-    reasoning_tokens: _Amount = 0
-    """Tokens at the beginning of each answer that are its reasoning, which a request may hide."""
-    prefill_base_seconds: _Seconds = 0.0
-    """Seconds that each prefill takes in addition to its tokens."""
-    prefill_token_seconds: _Seconds = 20e-6
-    """Seconds for each prompt token of a prefill."""
-    prefill_chunk: _Count = 512
+    reasoning_tokens: Annotated[
+        _Amount, "tokens at the beginning of each answer that are its reasoning, which a request may hide"
+    ] = 0
+    prefill_base_seconds: Annotated[_Seconds, "fixed time of each prefill"] = 0.0
+    prefill_token_seconds: Annotated[_Seconds, "additional time per prompt token of a prefill"] = 20e-6
+    prefill_chunk: Annotated[_Count, "prompt tokens in one prefill step"] = 512
     """Tokens in one prefill step. A prefill whose client has disconnected stops at the end of its step."""
-    decode_token_seconds: _Seconds = 1e-3
-    """Seconds for each generated token of a sequence."""
-    transfer_seconds: _Seconds = 0.0
+    decode_token_seconds: Annotated[_Seconds, "time per generated token"] = 1e-3
+    transfer_seconds: Annotated[_Seconds, "time to move the KV of one request"] = 0.0
     """Seconds to move the KV of one request between engines, in addition to its time on the links."""
     side_channel_seconds: _Seconds = 0.0
     """Seconds by which each message on the side channel is delayed."""
     side_channel_timeout: _Seconds = 5.0
     """Seconds until a peer that does not answer on the side channel counts as dead."""
-    jitter: Annotated[float, (0.0, 1.0)] = 0.0
-    """Share, 0 to 1, by which each simulated time varies up and down."""
-    seed: int = 0
-    """Seed of jitter and of faults with a probability."""
-    prefill_slots: _Count = 4
+    jitter: Annotated[float, (0.0, 1.0), "random variation of each time, as a share from 0 to 1"] = 0.0
+    seed: Annotated[int, "seed of all random choices"] = 0
+    prefill_slots: Annotated[_Count, "concurrent prefills"] = 4
     """Prefills computed at a time; more wait. The step loop has no such limit."""
-    max_running: _Count = 256
+    max_running: Annotated[_Count, "concurrent sequences"] = 256
     """Sequences computed at a time (--max-num-seqs); more wait. vLLM's default for both roles, with less than 70 GiB of
     GPU memory; it is 1024 on H100, H200 and larger (`profiles.default_max_num_seqs`)."""
-    step_seconds: _Seconds = 0.0
+    step_seconds: Annotated[_Seconds, "time of a step; 0: no step loop, each sequence has its own times"] = 0.0
     """Seconds of a step by itself. 0: no step loop, every sequence has the times above, whatever else runs. Otherwise
     all sequences compute in common steps (`core.scheduler`), and the times of prefill and decode above do not count."""
-    step_sequence_seconds: _Seconds = 0.0
-    """Seconds that each running sequence adds to a step."""
-    step_token_seconds: _Seconds = 0.0
-    """Seconds that each prompt token adds to the step that computes it."""
-    max_num_batched_tokens: _Count = 2048
+    step_sequence_seconds: Annotated[_Seconds, "additional time of a step per running sequence"] = 0.0
+    step_token_seconds: Annotated[_Seconds, "additional time of a step per prompt token"] = 0.0
+    max_num_batched_tokens: Annotated[_Count, "maximum number of tokens in a step"] = 2048
     """Tokens that a step computes at most (--max-num-batched-tokens); running sequences go first."""
-    long_prefill_token_threshold: _Amount = 0
+    long_prefill_token_threshold: Annotated[
+        _Amount, "maximum number of tokens of one prefill in a step; 0: no limit"
+    ] = 0
     """Tokens of one prefill in a step at most, unless it is the only request (--long-prefill-token-threshold). 0: no
     limit."""
-    engine_gigabytes_per_second: _Rate = 0.0
-    """Rate of the engine's link, which all its transfers of KV share. 0: unlimited."""
-    pair_gigabytes_per_second: _Rate = 0.0
-    """Rate of the link to one peer, which the transfers with this peer share. 0: unlimited."""
-    kv_bytes_per_token: _Count = 128 << 10
+    engine_gigabytes_per_second: Annotated[
+        _Rate, "rate of the engine's link, which all its KV transfers share; 0: unlimited"
+    ] = 0.0
+    pair_gigabytes_per_second: Annotated[_Rate, "rate of the link to one peer; 0: unlimited"] = 0.0
+    kv_bytes_per_token: Annotated[_Count, "bytes of one token's KV"] = 128 << 10
     """Bytes of one token's KV: by default those of a model of 8 billion parameters with grouped-query attention in 16
     bits."""
-    num_blocks: Annotated[int, (1, 2**31 - 1)] = 16384
+    num_blocks: Annotated[int, (1, 2**31 - 1), "KV blocks"] = 16384
     """Number of KV blocks. A request waits while too few are free."""
-    block_size: _Count = 16
-    """Tokens in a KV block."""
+    block_size: Annotated[_Count, "tokens in a KV block"] = 16
     enable_prefix_caching: bool = False
     """Keeps the KV of prompts for later prompts with the same beginning (--enable-prefix-caching, vLLM's default).
     Prompts are found in the step loop only."""
-    lease_seconds: Annotated[float, (0.001, _MOST)] = 30.0
+    lease_seconds: Annotated[float, (0.001, _MOST), "time for which a prefill engine keeps finished blocks"] = 30.0
     """Seconds that P pins finished blocks (kv_lease_duration). After a heartbeat from D, two thirds of that remain."""
     decoder_ttl_seconds: _Seconds = 480.0
     """Seconds that D keeps the blocks of a request that was cancelled before its KV was pushed."""
@@ -164,10 +158,9 @@ class SimSettings:
     """Fail: a request whose KV does not arrive ends with an error. Recompute: D prefills by itself."""
     keepalive_seconds: _Seconds = 5.0
     """Seconds until an idle client connection is closed (uvicorn's default)."""
-    shutdown_seconds: _Seconds = 0.0
+    shutdown_seconds: Annotated[_Seconds, "time that open requests have after a stop"] = 0.0
     """Seconds that a stop waits for open requests and pinned KV (--shutdown-timeout). 0 aborts them at once."""
-    sse_keep_alive_interval: _Amount = 0
-    """Seconds after which an idle stream sends the comment `: keep-alive` (--sse-keep-alive-interval). 0: never."""
+    sse_keep_alive_interval: Annotated[_Amount, "seconds after which an idle stream sends a comment; 0: never"] = 0
     prompt_tokens_details: bool = True
     """Reports in `usage` how many prompt tokens were not computed here (--enable-prompt-tokens-details)."""
     record: _Amount = 256
@@ -228,9 +221,16 @@ class SimSettings:
         return self.kv_both or self.role is not Role.AGGREGATED
 
 
-BOUNDS: Final[Mapping[str, tuple[float, float]]] = {
-    name: hint.__metadata__[0]
+_HINTS: Final = {
+    name: hint.__metadata__
     for name, hint in get_type_hints(SimSettings, include_extras=True).items()
     if get_origin(hint) is Annotated
 }
+BOUNDS: Final[Mapping[str, tuple[float, float]]] = {
+    name: each for name, hint in _HINTS.items() for each in hint if isinstance(each, tuple)
+}
 """Field of SimSettings -> its least and its greatest value, both finite."""
+OPTIONS: Final[Mapping[str, str]] = {
+    name: each for name, hint in _HINTS.items() for each in hint if isinstance(each, str)
+}
+"""Field of SimSettings that is a flag of `pdx sim` -> its help."""

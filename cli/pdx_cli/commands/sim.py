@@ -13,7 +13,7 @@ from pdx_cli import usage
 from pdx_cli.errors import InputError
 from pdx_cli.inputs import protocol
 from pdx_sim.profiles import PROFILES
-from pdx_sim.settings import OnLoadFailure, OutOfBoundsError, SimSettings
+from pdx_sim.settings import OPTIONS, OnLoadFailure, OutOfBoundsError, SimSettings
 
 _METAVARS: Final = {int: "N", float: "NUMBER", str: "TEXT"}
 
@@ -27,38 +27,6 @@ _TEXTS: Final = {
     "storage": usage.text("name a directory"),
 }
 """Field of SimSettings that is a text -> the type of its flag."""
-
-OPTIONS: Final[dict[str, str]] = {
-    "model": "name that clients request",
-    "max_model_len": "longest prompt plus answer, in tokens",
-    "api_key": "key that requests to /v1 must have",
-    "answer_tokens": "tokens after which an answer ends by itself; 0: never",
-    "reasoning_tokens": "tokens at the beginning of each answer that are its reasoning, which a request may hide",
-    "prefill_base_seconds": "fixed time of each prefill",
-    "prefill_token_seconds": "additional time per prompt token of a prefill",
-    "prefill_chunk": "prompt tokens in one prefill step",
-    "prefill_slots": "concurrent prefills",
-    "decode_token_seconds": "time per generated token",
-    "transfer_seconds": "time to move the KV of one request",
-    "step_seconds": "time of a step; 0: no step loop, each sequence has its own times",
-    "step_sequence_seconds": "additional time of a step per running sequence",
-    "step_token_seconds": "additional time of a step per prompt token",
-    "max_num_batched_tokens": "maximum number of tokens in a step",
-    "long_prefill_token_threshold": "maximum number of tokens of one prefill in a step; 0: no limit",
-    "engine_gigabytes_per_second": "rate of the engine's link, which all its KV transfers share; 0: unlimited",
-    "pair_gigabytes_per_second": "rate of the link to one peer; 0: unlimited",
-    "kv_bytes_per_token": "bytes of one token's KV",
-    "sse_keep_alive_interval": "seconds after which an idle stream sends a comment; 0: never",
-    "jitter": "random variation of each time, as a share from 0 to 1",
-    "seed": "seed of all random choices",
-    "max_running": "concurrent sequences",
-    "num_blocks": "KV blocks",
-    "block_size": "tokens in a KV block",
-    "lease_seconds": "time for which a prefill engine keeps finished blocks",
-    "storage": "directory that the engines share, for connectors of the family pool",
-    "shutdown_seconds": "time that open requests have after a stop",
-}
-"""Field of SimSettings that is a plain flag -> help text."""
 
 _PROFILES: Final = "".join(
     f"  {name}: {each.model}; {each.device}; measured {each.date}\n    source: {each.source}\n    {each.derivation}\n"
