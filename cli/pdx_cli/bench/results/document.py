@@ -4,16 +4,14 @@ import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from types import UnionType
-from typing import Any, Final, get_args, get_origin
+from typing import Any, Final
 
-from pdx_api.vllm_metrics import Mean
-from pdx_cli.bench.analysis.arms import Arm, ArmResult, Sample
-from pdx_cli.bench.analysis.bottleneck import Bottleneck
-from pdx_cli.bench.analysis.counters import EngineTotals, as_numbers
-from pdx_cli.bench.analysis.steps import Slo, StepResult
+import msgspec
+
+from pdx_cli.bench.analysis.arms import ArmResult
+from pdx_cli.bench.analysis.counters import as_numbers
+from pdx_cli.bench.analysis.steps import Slo
 from pdx_cli.bench.analysis.verdict import Verdict, judge
-from pdx_cli.bench.statistics import Summary
 
 FORMAT: Final = 1
 """Version of the document."""
@@ -82,35 +80,11 @@ def read(body: Any, source: object = "The file") -> Run:
     try:
         if body["format"] != FORMAT:
             raise DocumentError(f"{source} has format {body['format']}, and this version of PDX reads {FORMAT}.")
-        names = [each.name for each in dataclasses.fields(Run) if each.name not in ("slo", "results")]
-        run = Run(
-            **{name: body[name] for name in names},
-            slo=Slo(**body["slo"]),
-            results=tuple(_read_arm(each) for each in body["arms"]),
-        )
-        if not _conforms(run, Run):
-            raise TypeError("a value has another type than its field")
-        return run
+        return msgspec.convert({**body, "results": [_result(each) for each in body["arms"]]}, Run)
     except DocumentError:
         raise
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise DocumentError(f"{source} is not a result of `pdx bench`; name its result.json.") from error
-
-
-def _conforms(value: Any, kind: Any) -> bool:
-    """Whether a value, with all that it contains, has the type of its annotation."""
-    origin, args = get_origin(kind), get_args(kind)
-    if dataclasses.is_dataclass(kind):
-        return all(_conforms(getattr(value, each.name), each.type) for each in dataclasses.fields(kind))
-    if origin is UnionType:
-        return any(_conforms(value, each) for each in args)
-    if origin is Mapping:
-        return isinstance(value, Mapping) and all(_conforms(each, args[1]) for each in value.values())
-    if origin is tuple and args[-1] is not Ellipsis:
-        return len(value) == len(args) and all(map(_conforms, value, args))
-    if origin in (tuple, Sequence):
-        return all(_conforms(each, args[0]) for each in value)
-    return isinstance(value, int | float if kind is float else kind)
 
 
 def _arm(result: ArmResult) -> dict[str, Any]:
@@ -130,45 +104,36 @@ def _arm(result: ArmResult) -> dict[str, Any]:
     }
 
 
-def _read_arm(body: Mapping[str, Any]) -> ArmResult:
-    arm = Arm(**{each.name: body[each.name] for each in dataclasses.fields(Arm)})
-    return ArmResult(
-        arm=arm,
-        goodputs=tuple(body["goodputs"]),
-        steps=tuple(_read_step(each) for each in body["steps"]),
-        bottleneck=Bottleneck(body["bottleneck"]),
-        prefill=_read_totals(body["counters"]["prefill"]),
-        decode=_read_totals(body["counters"]["decode"]),
-        samples=tuple(Sample(prompt, _number(ttft), _number(tpot)) for prompt, ttft, tpot in body["samples"]),
-        shares_cores=body["sharesCores"],
-        problem=body["problem"],
-        timeline={name: tuple((a, b, c) for a, b, c in points) for name, points in body["timeline"].items()},
-    )
+def _result(arm: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of an ArmResult."""
+    return {
+        **arm,
+        "arm": arm,
+        "shares_cores": arm["sharesCores"],
+        "steps": _restored(arm["steps"]),
+        "prefill": _totals(arm["counters"]["prefill"]),
+        "decode": _totals(arm["counters"]["decode"]),
+        # A failed request's time is infinite, for which JSON has null.
+        "samples": [
+            {"prompt": prompt, "ttft": math.inf if ttft is None else ttft, "tpot": math.inf if tpot is None else tpot}
+            for prompt, ttft, tpot in arm["samples"]
+        ],
+    }
 
 
-def _read_step(body: Mapping[str, Any]) -> StepResult:
-    fields = {each.name: body[each.name] for each in dataclasses.fields(StepResult)}
-    for name in ("ttft", "tpot", "itl", "latency"):
-        count, *values = (body[name][each.name] for each in dataclasses.fields(Summary))
-        fields[name] = Summary(count, *map(_missing, values))
-    fields["late_p99"] = _missing(body["late_p99"])
-    fields["phases"] = {name: _missing(value) for name, value in body["phases"].items()}
-    return StepResult(**fields)
+def _totals(counters: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        name: {"total": each["sum"], "count": each["count"]} if isinstance(each, Mapping) else _restored(each)
+        for name, each in counters.items()
+    }
 
 
-def _read_totals(body: Mapping[str, Any]) -> EngineTotals:
-    def value(each: Any) -> Any:
-        return Mean(each["sum"], each["count"]) if isinstance(each, Mapping) else _missing(each)
-
-    return EngineTotals(**{each.name: value(body[each.name]) for each in dataclasses.fields(EngineTotals)})
-
-
-def _number(value: float | None) -> float:
-    """A failed request's time is infinite, for which JSON has null."""
-    return math.inf if value is None else value
-
-
-def _missing(value: float | None) -> float:
+def _restored(value: Any) -> Any:
+    """Return a value with NaN for null: what was not measured."""
+    if isinstance(value, Mapping):
+        return {key: _restored(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_restored(each) for each in value]
     return math.nan if value is None else value
 
 
