@@ -13,7 +13,8 @@ examples:
   pdx status -o json | jq '.[] | select(.running) | .endpoint'
   pdx status -o name
 
-In flight are requests and their legs. A split request may have a prefill leg and a decode leg at once."""
+In flight are requests of clients, and what engines serve of them: a split request may be at a prefill and at a decode
+engine at once."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -4,7 +4,7 @@ from enum import StrEnum
 from typing import Final
 
 SOURCES: Final = """\
-in flight   requests; one may have a prefill leg and a decode leg at once
+in flight   requests; one may be at a prefill and a decode engine at once
 RUN, WAIT   vllm:num_requests_running, vllm:num_requests_waiting of each engine
 KV          vllm:kv_cache_usage_perc: the share of its KV blocks in use
 IN/S, OUT/S vllm:prompt_tokens_total, vllm:generation_tokens_total, per second

@@ -35,7 +35,7 @@ def handed_over(question: Question, trial: Trial) -> Trial:
         said = "answers nothing of vLLM" if failure is None else said_by(failure)
         return replace(trial, problem=Problem(Reason.PREFILL_FAILS, f"the prefill engine {said}"))
     if choice.get("finish_reason") == "abort":
-        return replace(trial, problem=Problem(Reason.PREFILL_FAILS, "the prefill engine aborted its leg"))
+        return replace(trial, problem=Problem(Reason.PREFILL_FAILS, "the prefill engine aborted its request"))
     if isinstance(family, Pool):
         return trial
     if isinstance(family, Push) and isinstance(family.identity, AtBootstrap):
@@ -149,7 +149,7 @@ def _local_address(question: Question) -> str:
     """Return what makes P's address useless for D, as a clause; empty if nothing does."""
     family, host = question.family, urlsplit(question.prefill).hostname
     if host in _LOOPBACK and isinstance(family, Push) and isinstance(family.identity, AtBootstrap):
-        return f"; its leg names {host} of --prefill, where it reaches the prefill engine only on the same machine"
+        return f"; the prefill request names {host} of --prefill, where it reaches the prefill engine only on the same machine"
     return ""
 
 
@@ -179,11 +179,11 @@ def _seen(trial: Trial, result: Result) -> str:
     if trial.problem is not None:
         return trial.problem.seen
     if trial.decode is None:
-        return "the decode engine got no leg"
+        return "the decode engine got no request"
     if trial.decode.failure is not None:
         return f"the decode engine {said_by(trial.decode.failure)}"
     if _shows_nothing(trial.decode):
-        return "the decode engine aborted its leg"
+        return "the decode engine aborted its request"
     if trial.decode.answer is None:
         return "the decode engine answers nothing of vLLM"
     match result:

@@ -93,7 +93,7 @@ def _engine(report: Report, role: Role) -> str:
         return report.unusable[role]
     trial = report.trial
     leg = None if trial is None else trial.prefill if role is Role.PREFILL else trial.decode
-    line = leg_line(leg, "got no leg")
+    line = leg_line(leg, "got no request")
     return f"{line}; {trial.held}" if trial is not None and trial.held and role is Role.PREFILL else line
 
 

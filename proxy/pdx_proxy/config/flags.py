@@ -225,7 +225,7 @@ FLAGS: Final[dict[str, tuple[Flag, ...]]] = {
     ),
     "deadlines": (
         Flag("--connect-seconds", "deadlines", "connect", _some_seconds, "S", "time to connect to an engine"),
-        Flag("--prefill-seconds", "deadlines", "prefill", _some_seconds, "S", "time for the whole prefill leg"),
+        Flag("--prefill-seconds", "deadlines", "prefill", _some_seconds, "S", "time for the whole prefill request"),
         Flag("--handoff-seconds", "deadlines", "handoff", _some_seconds, "S",
              "in push orders, time from the prefill engine's answer to the decode engine's first event; the "
              "engines' kv_lease_duration must be longer"),

@@ -230,7 +230,7 @@ async def test_a_prefill_leg_fails(make_world: MakeWorld, capsys: Captured) -> N
     assert code == 1
     assert line["KV"].endswith("see the prefill engine's log (PrefillFails)"), out
     assert line["prefill"].startswith("answered 500")
-    assert line["decode"] == "got no leg"
+    assert line["decode"] == "got no request"
     await check_engines(world)
 
 

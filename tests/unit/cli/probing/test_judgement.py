@@ -90,7 +90,7 @@ def test_an_address_that_is_no_other_machine(connector: str, host: str, named: b
     found = problem_of(asked, RECOMPUTED, facts, facts)
     assert found is not None
     assert found.reason is Reason.PORTS
-    clause = "; its leg names 127.0.0.1 of --prefill, where it reaches the prefill engine only on the same machine"
+    clause = "; the prefill request names 127.0.0.1 of --prefill, where it reaches the prefill engine only on the same machine"
     assert found.seen.endswith(clause) is named
 
 
