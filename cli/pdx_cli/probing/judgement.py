@@ -149,7 +149,8 @@ def _local_address(question: Question) -> str:
     """Return what makes P's address useless for D, as a clause; empty if nothing does."""
     family, host = question.family, urlsplit(question.prefill).hostname
     if host in _LOOPBACK and isinstance(family, Push) and isinstance(family.identity, AtBootstrap):
-        return f"; the prefill request names {host} of --prefill, where it reaches the prefill engine only on the same machine"
+        named = f"the prefill request names {host} of --prefill"
+        return f"; {named}, where it reaches the prefill engine only on the same machine"
     return ""
 
 
