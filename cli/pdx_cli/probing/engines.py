@@ -3,14 +3,16 @@
 import asyncio
 import re
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from pdx_api.names import Role
 from pdx_api.vllm_metrics import EngineMetrics, read_metrics
 from pdx_cli.probing.question import Question
 from pdx_cli.sources.answers import names_of, parsed, version_of
 from pdx_cli.sources.client import AnswerError, Client
-from pdx_proxy.verification.diagnosis import Facts, read_facts
+
+if TYPE_CHECKING:  # the gateway's code is imported once both engines answer
+    from pdx_proxy.verification.diagnosis import Facts
 
 _SECONDS: Final = 10.0
 _REDIRECTS: Final = range(300, 400)
@@ -42,13 +44,29 @@ class EngineFacts:
     max_model_len: int | None
     ranks: int
     """Data-parallel ranks behind its URL."""
-    facts: Facts
+    facts: "Facts"
     metrics: EngineMetrics
 
     @property
     def has_nixl(self) -> bool:
         """Whether its connector reports NIXL's metrics."""
         return self.metrics.failed_transfers is not None
+
+
+async def inspect_both(client: Client, question: Question) -> tuple[dict[Role, EngineFacts], dict[Role, str]]:
+    """Inspect both engines; return those that can be probed, and why others cannot."""
+    roles = (Role.PREFILL, Role.DECODE)
+    found = await asyncio.gather(*(inspect(client, question, role) for role in roles), return_exceptions=True)
+    usable: dict[Role, EngineFacts] = {}
+    unusable: dict[Role, str] = {}
+    for role, engine in zip(roles, found, strict=True):
+        if isinstance(engine, EngineFacts):
+            usable[role] = engine
+        elif isinstance(engine, UnusableError):
+            unusable[role] = str(engine)
+        else:
+            raise engine
+    return usable, unusable
 
 
 async def inspect(client: Client, question: Question, role: Role) -> EngineFacts:
@@ -69,6 +87,8 @@ async def inspect(client: Client, question: Question, role: Role) -> EngineFacts
     length = next(card for card in parsed(models.encode())["data"] if isinstance(card, dict)).get("max_model_len")
     pages = (each.encode() for each in (version or "", models, metrics or ""))
     limit = length if isinstance(length, int) else None
+    from pdx_proxy.verification.diagnosis import read_facts
+
     return EngineFacts(url, names, limit, ranks_of(metrics or ""), read_facts(*pages), report)
 
 

@@ -1,6 +1,5 @@
 """What a hand-off proves, and why KV did not move. Pure."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
@@ -12,7 +11,7 @@ from pdx_api.connectors.families import AtBootstrap, InPrefillAnswer, Pool, Pull
 from pdx_cli.probing.causes import Reason
 from pdx_cli.probing.engines import EngineFacts
 from pdx_cli.probing.question import Question
-from pdx_cli.probing.trial import Leg, Problem, Trial
+from pdx_cli.probing.trial import Leg, Problem, Trial, said_by
 from pdx_cli.sources.client import AnswerError
 from pdx_proxy.engines.param_checks import fault_of
 from pdx_proxy.handoff.failures import reached_engine
@@ -23,8 +22,6 @@ from pdx_proxy.verification.verdict import judge
 
 _LOOPBACK: Final = ("127.0.0.1", "::1", "localhost")
 _FULL: Final = (429, 503)
-_TEXT: Final = 300
-"""Characters of an engine's own text."""
 
 
 def handed_over(question: Question, trial: Trial) -> Trial:
@@ -193,24 +190,3 @@ def _seen(trial: Trial, result: Result) -> str:
         case Result.WRONG_TEXT:
             return "the decode engine's text over this KV differs from its own"
     return f"the decode engine took {trial.loaded} of {trial.decode.answer.prompt_tokens} prompt tokens from elsewhere"
-
-
-def said_by(failure: AnswerError) -> str:
-    """Return what an engine answered, or why it did not, as the rest of a clause."""
-    if failure.status is None:
-        return str(failure).partition("/v1/completions ")[2] or str(failure)
-    try:
-        found = json.loads(failure.body)
-        error = found.get("error", found)
-        text = str(error["message"] if isinstance(error, dict) else error)
-    except (ValueError, AttributeError, KeyError, TypeError):
-        text = failure.body
-    text = " ".join(text.split())[:_TEXT]
-    return f"answered {failure.status}: {text}" if text else f"answered {failure.status}"
-
-
-def leg_line(leg: Leg | None, nothing: str) -> str:
-    """Return how a leg ended."""
-    if leg is None:
-        return nothing
-    return f"answered in {leg.seconds * 1000:.0f} ms" if leg.failure is None else said_by(leg.failure)

@@ -11,9 +11,9 @@ from pdx_api.connectors.families import AtBootstrap, Family, Identity, Pool, Pul
 from pdx_api.names import Order, Role
 from pdx_cli.probing.causes import Reason
 from pdx_cli.probing.engines import UnusableError
-from pdx_cli.probing.judgement import decode_state, handed_over, may_be_held, said_by
+from pdx_cli.probing.judgement import decode_state, handed_over, may_be_held
 from pdx_cli.probing.question import Question
-from pdx_cli.probing.trial import Leg, Problem, Trial
+from pdx_cli.probing.trial import Leg, Problem, Trial, said_by
 from pdx_cli.sources.client import Answer, AnswerError, Client, is_silent
 from pdx_proxy.handoff.failures import REFUSED_MAX_TOKENS
 from pdx_proxy.handoff.settle import Free, Substitute, settle

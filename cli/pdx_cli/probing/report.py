@@ -8,9 +8,8 @@ from pdx_api.names import Role
 from pdx_cli.errors import ExitCode
 from pdx_cli.probing.causes import ADVICE, Reason
 from pdx_cli.probing.engines import EngineFacts
-from pdx_cli.probing.judgement import leg_line
 from pdx_cli.probing.question import Question
-from pdx_cli.probing.trial import Problem, Trial
+from pdx_cli.probing.trial import Problem, Trial, leg_line
 
 
 class Outcome(Enum):

@@ -15,11 +15,11 @@ from pdx_api.names import Order, Role
 from pdx_api.vllm_metrics import EngineMetrics, read_metrics, whole_number
 from pdx_cli.probing.causes import Reason
 from pdx_cli.probing.engines import EngineFacts, UnusableError, inspect
-from pdx_cli.probing.judgement import is_timeout, may_be_held, problem_of, result_of, said_by
+from pdx_cli.probing.judgement import is_timeout, may_be_held, problem_of, result_of
 from pdx_cli.probing.legs import Legs
 from pdx_cli.probing.question import Question
 from pdx_cli.probing.report import Report
-from pdx_cli.probing.trial import Counted, Trial
+from pdx_cli.probing.trial import Counted, Trial, said_by
 from pdx_cli.sources.client import AnswerError, Client
 from pdx_proxy.verification.record import Result
 
@@ -51,11 +51,10 @@ class Session:
     rng: random.Random
     now: Callable[[], datetime]
 
-    async def run(self) -> Report:
-        """Probe, and free what the hand-offs left."""
-        report = Report(self.question)
+    async def run(self, report: Report) -> Report:
+        """Probe engines that were inspected, and free what the hand-offs left."""
         try:
-            await self._inspect(report)
+            report.model = self._model(report.engines[Role.PREFILL], report.engines[Role.DECODE])
             words = await self._warm_up(report)
             legs = self._legs(report)
             await self._try_twice(report, legs, words, None)
@@ -72,22 +71,6 @@ class Session:
         await self._try(report, legs, words, identity)
         if report.problem is not None and report.problem.reason is Reason.WRONG_KV:
             await self._try(report, legs, words, identity)
-
-    async def _inspect(self, report: Report) -> None:
-        """Inspect both engines; raises UnusableError, after both if both are unusable."""
-        roles = (Role.PREFILL, Role.DECODE)
-        found = await asyncio.gather(*(inspect(self.client, self.question, r) for r in roles), return_exceptions=True)
-        for role, engine in zip(roles, found, strict=True):
-            if isinstance(engine, EngineFacts):
-                report.engines[role] = engine
-            elif isinstance(engine, UnusableError):
-                report.unusable[role] = str(engine)
-            else:
-                raise engine
-        if report.unusable:
-            role = next(iter(report.unusable))
-            raise UnusableError(role, report.unusable[role])
-        report.model = self._model(report.engines[Role.PREFILL], report.engines[Role.DECODE])
 
     def _model(self, prefill: EngineFacts, decode: EngineFacts) -> str:
         asked = self.question.model

@@ -3,12 +3,17 @@
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any, Final
 
 from pdx_api.connectors.families import Identity, KVParams
 from pdx_cli.probing.causes import Reason
 from pdx_cli.sources.client import AnswerError
-from pdx_proxy.verification.verdict import Answer, read_answer
+
+if TYPE_CHECKING:  # the gateway's code is imported once both engines answer
+    from pdx_proxy.verification.verdict import Answer
+
+_TEXT: Final = 300
+"""Characters of an engine's own text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,8 +26,10 @@ class Leg:
     failure: AnswerError | None = None
 
     @property
-    def answer(self) -> Answer | None:
+    def answer(self) -> "Answer | None":
         """The completion; None if it is none of vLLM."""
+        from pdx_proxy.verification.verdict import read_answer
+
         return None if self.body is None else read_answer(json.dumps(self.body).encode())
 
 
@@ -77,3 +84,24 @@ class Trial:
         external = None if self.counted is None or self.counted.busy else self.counted.external
         reported = [] if answer is None or answer.cached is None else [answer.cached]
         return min([*reported, *([] if external is None else [external])], default=None)
+
+
+def said_by(failure: AnswerError) -> str:
+    """Return what an engine answered, or why it did not, as the rest of a clause."""
+    if failure.status is None:
+        return str(failure).partition("/v1/completions ")[2] or str(failure)
+    try:
+        found = json.loads(failure.body)
+        error = found.get("error", found)
+        text = str(error["message"] if isinstance(error, dict) else error)
+    except (ValueError, AttributeError, KeyError, TypeError):
+        text = failure.body
+    text = " ".join(text.split())[:_TEXT]
+    return f"answered {failure.status}: {text}" if text else f"answered {failure.status}"
+
+
+def leg_line(leg: Leg | None, nothing: str) -> str:
+    """Return how a leg ended."""
+    if leg is None:
+        return nothing
+    return f"answered in {leg.seconds * 1000:.0f} ms" if leg.failure is None else said_by(leg.failure)

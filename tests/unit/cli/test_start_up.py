@@ -29,6 +29,7 @@ HEAVY = (
     ),
     *("rich", "ssl", "tokenizers", "torch", "uvloop", "vllm", "yaml"),
     *("importlib.metadata", "pdx_cli.sources.observation", "pdx_proxy.process.main", "pdx_sim.engine"),
+    "pdx_proxy.verification.diagnosis",
 )
 """What takes at least 20 ms to import, with what it imports."""
 
@@ -89,7 +90,8 @@ def test_a_command_imports_what_it_needs(argv: tuple[str, ...], allowed: set[str
 )
 def test_that_nothing_listens_is_reported_without_the_clients(argv: tuple[str, ...]) -> None:
     """Those of HTTP and of Kubernetes take most of the time of a start."""
-    assert not imported(*argv) & {"aiohttp", "kubernetes", "kopf", "numpy", "pydantic", "uvloop", "prometheus_client"}
+    clients = {"aiohttp", "kubernetes", "kopf", "numpy", "pydantic", "uvloop", "prometheus_client"}
+    assert not imported(*argv) & {*clients, "pdx_proxy.verification.diagnosis"}
 
 
 @pytest.mark.machine

@@ -11,9 +11,9 @@ from pdx_api.names import Order
 from pdx_api.vllm_metrics import EngineMetrics
 from pdx_cli.probing.causes import ADVICE, Reason
 from pdx_cli.probing.engines import EngineFacts, ranks_of
-from pdx_cli.probing.judgement import handed_over, problem_of, said_by
+from pdx_cli.probing.judgement import handed_over, problem_of
 from pdx_cli.probing.question import Question
-from pdx_cli.probing.trial import Counted, Leg, Trial
+from pdx_cli.probing.trial import Counted, Leg, Trial, said_by
 from pdx_cli.sources.client import AnswerError
 from pdx_proxy.verification.diagnosis import Facts
 from tests.documents import ROOT
@@ -90,7 +90,7 @@ def test_an_address_that_is_no_other_machine(connector: str, host: str, named: b
     found = problem_of(asked, RECOMPUTED, facts, facts)
     assert found is not None
     assert found.reason is Reason.PORTS
-    clause = "; the prefill request names 127.0.0.1 of --prefill, where it reaches the prefill engine only on the same machine"
+    clause = "127.0.0.1 of --prefill, where it reaches the prefill engine only on the same machine"
     assert found.seen.endswith(clause) is named
 
 
