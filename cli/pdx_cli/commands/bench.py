@@ -43,7 +43,7 @@ def run(args: argparse.Namespace) -> int:
     chosen = None if arguments.names_a_server(args) else target.target_of(args, NAMED)
     if isinstance(chosen, InCluster) and not (args.yes or args.advise or args.compare or args.clean):
         _confirm(args.name or "the PDDeployment")
-    if "://" in (args.name or ""):
+    if "://" in (args.name or "") and args.trace is None:  # what is wrong with a trace is reported first
         if args.output is not None:
             arguments.check_new(args.output)
         _check_listening(args.name)

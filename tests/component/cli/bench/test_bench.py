@@ -127,7 +127,10 @@ async def test_a_mistake_ends_the_program_with_one_sentence(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("argv", "part"),
     [
-        (["http://127.0.0.1:1", "--model", "m"], "127.0.0.1:1 got no answer: Connection refused; write the URL of"),
+        (
+            ["http://127.0.0.1:1", "--model", "m"],
+            "127.0.0.1:1 did not answer: connection refused; write the URL of",
+        ),
         (["http://127.0.0.1:1", "--trace", "/nowhere.csv"], "There is no trace /nowhere.csv"),
         (["--report", "/nowhere.json"], "/nowhere.json cannot be read"),
         (["/nowhere.yaml", "--compare"], "/nowhere.yaml"),
