@@ -119,7 +119,7 @@ async def test_a_mistake_ends_the_program_with_one_sentence(tmp_path: Path) -> N
     async with bench("http://127.0.0.1:1", "--output", str(tmp_path / "out")) as process:
         code, _, err = await ended(process)
     assert code == 2, err
-    assert "/v1/models did not answer: connection refused; write the URL of an OpenAI-comp" in err
+    assert ":1 did not answer: connection refused; write the URL of an OpenAI-comp" in err
     assert "Traceback" not in err
     assert not os.listdir(tmp_path)
 
