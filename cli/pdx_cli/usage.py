@@ -75,7 +75,9 @@ class Parser(argparse.ArgumentParser):
 
     def _described(self, error: argparse.ArgumentError) -> str:
         """Return what is wrong with the value of an argument, which has the form that was given."""
-        names, written = str(error.argument_name).split("/"), {arg.partition("=")[0] for arg in self.given}
+        if error.argument_name is None:  # a missing argument, with Python 3.12.8 and newer
+            return error.message
+        names, written = error.argument_name.split("/"), {arg.partition("=")[0] for arg in self.given}
         name = next((each for each in names[1:] if each in written), names[-1])
         if isinstance(error.__context__, argparse.ArgumentTypeError):
             text = str(error.__context__)
@@ -193,6 +195,12 @@ def _flag_suggestion(given: str, flags: Sequence[str]) -> str:
     by_name = {flag.lstrip("-"): flag for flag in flags if flag.startswith("--") or flag == given.lower()}
     near = difflib.get_close_matches(given.lstrip("-").lower(), by_name, n=1)
     return f"did you mean {by_name[near[0]]}?" if near else ""
+
+
+def amount(number: int, noun: str, total: int | None = None) -> str:
+    """Return for example `1 pair`, `2 pairs`, or with a total `1 of 9 pairs`."""
+    plural = "" if (number if total is None else total) == 1 else "s"
+    return f"{number} {noun}{plural}" if total is None else f"{number} of {total} {noun}{plural}"
 
 
 def duration(seconds: int) -> str:

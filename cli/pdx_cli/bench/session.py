@@ -18,9 +18,9 @@ from pdx_cli.bench.load.records import Record
 from pdx_cli.bench.measure import ArmRun, Observer, Plan, start_rate
 from pdx_cli.bench.results.document import Run
 from pdx_cli.bench.results.files import REPORT, ResultDirectory
-from pdx_cli.bench.results.text import counted, lines, measured
+from pdx_cli.bench.results.text import lines, measured
 from pdx_cli.bench.targets import Target
-from pdx_cli.usage import duration
+from pdx_cli.usage import amount, duration
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ class Session:
         self._announced = True
         arms = f"{self.arms} arms, " if self.arms > 1 else ""
         report(
-            f"{self.plan.load.name}; SLO: {self.plan.slo}. {arms}{counted(self.plan.repeats, 'repeat')}, about "
+            f"{self.plan.load.name}; SLO: {self.plan.slo}. {arms}{amount(self.plan.repeats, 'repeat')}, about "
             f"{duration(round(self.expected_seconds))}; Ctrl-C ends it with the results so far."
         )
 
@@ -93,7 +93,7 @@ class Session:
             return f"repeat {repeat + 1}" if self.plan.rates else f"repeat {repeat}" if repeat else "search"
 
         def began(_arm: Arm, rate: float, repeat: int, left: int) -> None:
-            about = f"{'' if self.plan.rates else 'about '}{counted(max(1, left), 'step')} left"
+            about = f"{'' if self.plan.rates else 'about '}{amount(max(1, left), 'step')} left"
             report(f"  {what(repeat)}: {rate:.3g} req/s, {about}")
 
         observer = Observer(began, ended)

@@ -11,6 +11,7 @@ from pdx_api.vllm_metrics import PromptTokens
 from pdx_cli.checks.findings import Finding, Severity, listed, wrong
 from pdx_cli.sources.figures import BURSTS
 from pdx_cli.sources.observation import Engine, Gateway, Observation
+from pdx_cli.usage import amount
 from pdx_operator.observed import engine_log
 
 MIN_SPLIT: Final = 5
@@ -112,7 +113,7 @@ def failed_verification(observation: Observation) -> Iterator[Finding]:
         by_cause.pop(Cause.HANDOFF, None)  # a log names why D answers an error
     for cause, pairs in by_cause.items():
         ((prefill, decode), seen), others = next(iter(pairs.items())), len(pairs) - 1
-        more = f" (and in {others} other {'pair' if others == 1 else 'pairs'})" if others else ""
+        more = f" (and in {amount(others, 'other pair')})" if others else ""
         sentence = f"Transfer probes fail: KV does not move from {prefill} to {decode}{more}: {seen}"
         likely = ADVICE[cause]
         if cause is Cause.HANDOFF and has_received(observation, decode):
@@ -133,7 +134,7 @@ def suspended_pairs(observation: Observation) -> Iterator[Finding]:
         return
     whole = {d for _, d in pairs} - {d for gateway in observation.gateways for d in _partnered(gateway)}
     (prefill, decode), others = min(pairs), len(pairs) - 1
-    more = f" (nor over {others} other {'pair' if others == 1 else 'pairs'})" if others else ""
+    more = f" (nor over {amount(others, 'other pair')})" if others else ""
     ends = f", so every request for {listed(sorted(whole))} is served whole, by one engine" if whole else ""
     yield Finding(
         Severity.FOLLOWS,

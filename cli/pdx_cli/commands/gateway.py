@@ -193,7 +193,7 @@ def _identity_ports(args: argparse.Namespace) -> dict[str, int]:
     except argparse.ArgumentTypeError as error:
         raise InputError(f"--identity-ports: {error}.") from error
     if ports and len(ports) != len(args.prefill):
-        given = "1 port" if len(ports) == 1 else f"{len(ports)} ports"
+        given = usage.amount(len(ports), "port")
         raise InputError(f"--identity-ports has {given}; write one for each engine of --prefill.")
     return dict(zip(args.prefill, ports, strict=False))
 

@@ -7,9 +7,10 @@ from typing import Final
 from rich.text import Text
 
 from pdx_cli.display.legend import Sort
-from pdx_cli.display.lines import BAD, BAR, amount, count, duration, line, percent, shortened, wrapped
+from pdx_cli.display.lines import BAD, BAR, count, duration, line, percent, shortened, wrapped
 from pdx_cli.sources.experience import longest_part, spoken
 from pdx_cli.sources.figures import FIRST_TOKEN, QUANTILES, WARM, EndpointFigures, Figures, PairFigures
+from pdx_cli.usage import amount
 
 MAX_PROBLEMS: Final = 4
 """Problems above the engines; the engines' rows show the others."""

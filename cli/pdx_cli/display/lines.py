@@ -51,12 +51,6 @@ def percent(share: float | None) -> str:
     return "-" if share is None else f"{100 * share:.0f}%"
 
 
-def amount(number: int, noun: str, total: int | None = None) -> str:
-    """Return for example `1 pair`, `2 pairs`, or with a total `1 of 9 pairs`."""
-    plural = "" if (number if total is None else total) == 1 else "s"
-    return f"{number} {noun}{plural}" if total is None else f"{number} of {total} {noun}{plural}"
-
-
 def count(number: float | None, *, digits: int = 3) -> str:
     """Format a number in at most five characters, or in four with two `digits`; a dash for None."""
     if number is None or math.isnan(number):

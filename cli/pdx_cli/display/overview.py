@@ -16,7 +16,7 @@ from rich.text import Text
 from pdx_api.names import Mode
 from pdx_api.verification import Finding, Verdict
 from pdx_cli import usage
-from pdx_cli.display.lines import amount, line, shortened, wrapped
+from pdx_cli.display.lines import line, shortened, wrapped
 from pdx_cli.inputs import formats
 from pdx_cli.runs import reaper
 from pdx_cli.runs.run_record import RECENT_SECONDS, Ending, Process, Run, default_root, directories, live_runs
@@ -236,7 +236,7 @@ def _in_flight(report: Report) -> str:
         return "(the gateway does not answer)" if report.run.serving else "(the gateway does not answer yet)"
     ready = "ready" if state["ready"] else "not ready"
     counts = state["inFlight"].items()
-    flight = ", ".join(amount(n, "request") if name == "requests" else f"{n} {name}" for name, n in counts)
+    flight = ", ".join(usage.amount(n, "request") if name == "requests" else f"{n} {name}" for name, n in counts)
     return f"{ready}; in flight: {flight}"
 
 
@@ -250,8 +250,8 @@ def _kv(state: Mapping[str, Any] | None, silent: Collection[str] = ()) -> str:
         case Verdict.VERIFIED:
             cold = [e for e in (state or {}).get("endpoints") or () if e.get("state") != WARM]
             if down := len(cold) + len(silent):
-                return f"KV not proved now: {amount(down, 'engine')} {'does' if down == 1 else 'do'} not serve"
-            return f"KV moves: verified in {amount(finding.pairs, 'pair', finding.possible)}"
+                return f"KV not proved now: {usage.amount(down, 'engine')} {'does' if down == 1 else 'do'} not serve"
+            return f"KV moves: verified in {usage.amount(finding.pairs, 'pair', finding.possible)}"
         case Verdict.BROKEN:
             return f"KV does not move: {finding.broken[0].sentence}"
     return f"KV: {why_not_verified(finding.why, (state or {}).get('endpoints') or ())}"

@@ -20,6 +20,7 @@ from pdx_cli.sources.experience import (
 )
 from pdx_cli.sources.histograms import Buckets, quantile
 from pdx_cli.sources.observation import Body
+from pdx_cli.usage import amount
 
 QUANTILES: Final = (0.5, 0.9, 0.99)
 WARM: Final = "Warm"
@@ -393,8 +394,7 @@ def _summary(readings: Sequence[Reading]) -> str:
         case "verified":
             return ""  # the pairs show whether this holds at present
         case "broken":
-            noun = "pair" if worst.get("possible") == 1 else "pairs"
-            return f"KV DOES NOT MOVE in {worst.get('broken_pairs')} of {worst.get('possible')} {noun}"
+            return f"KV DOES NOT MOVE in {amount(worst.get('broken_pairs', 0), 'pair', worst.get('possible', 0))}"
         case _:
             why = why_not_verified(str(worst.get("why") or ""), state["endpoints"])
             return f"KV not verified: {why or 'no transfer probe has succeeded yet'}"

@@ -9,6 +9,7 @@ from rich.text import Text
 
 from pdx_cli.checks.findings import Finding, Severity, is_healthy
 from pdx_cli.sources.observation import Observation
+from pdx_cli.usage import amount
 
 MARKS: Final = {
     Severity.IMPACT: ("!", "bold red"),
@@ -41,7 +42,7 @@ def print_report(
 def _verdict(findings: Sequence[Finding]) -> str:
     wrong = sum(finding.severity is Severity.WRONG for finding in findings)
     if any(finding.severity is Severity.IMPACT for finding in findings):
-        more = f"; {_count(wrong, 'cause')} below" if wrong else ""
+        more = f"; {amount(wrong, 'cause')} below" if wrong else ""
         return f"clients suffer{more}."
     if wrong:
         return "1 thing is wrong." if wrong == 1 else f"{wrong} things are wrong."
@@ -54,15 +55,11 @@ def _verdict(findings: Sequence[Finding]) -> str:
 
 def _extent(observation: Observation) -> str:
     if observation.namespace is None:
-        return f"{_count(len(observation.gateways), 'gateway')} and {_count(len(observation.engines), 'engine')}"
+        return f"{amount(len(observation.gateways), 'gateway')} and {amount(len(observation.engines), 'engine')}"
     gateways = sum(gateway.state is not None for gateway in observation.gateways)
-    pools, pods = _count(len(observation.pools), "Deployment"), _count(len(observation.pods), "pod")
-    events, running = _count(len(observation.events), "warning"), _count(len(observation.engines), "running engine")
-    return f"the object, {pools} of engines, {pods}, {events}, {_count(gateways, 'gateway')} and {running}"
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
+    pools, pods = amount(len(observation.pools), "Deployment"), amount(len(observation.pods), "pod")
+    events, running = amount(len(observation.events), "warning"), amount(len(observation.engines), "running engine")
+    return f"the object, {pools} of engines, {pods}, {events}, {amount(gateways, 'gateway')} and {running}"
 
 
 def _ended(sentence: str) -> str:

@@ -14,7 +14,8 @@ from pdx_cli.bench.analysis.search import GOAL
 from pdx_cli.bench.analysis.verdict import Kind
 from pdx_cli.bench.results.document import Run
 from pdx_cli.bench.results.plots import Axis, Line, bars, cumulative, legend, plot, thinned
-from pdx_cli.bench.results.text import NO_PHASES, PARTS, counted, moved, seconds, shares, tokens_per_second
+from pdx_cli.bench.results.text import NO_PHASES, PARTS, moved, seconds, shares, tokens_per_second
+from pdx_cli.usage import amount
 
 _VARIABLES: Final = """
 :root { color-scheme: light dark; --page: #f6f6f4; --card: #ffffff; --ink: #1d1d1b; --soft: #62625c; --line: #deded8;
@@ -92,7 +93,7 @@ def _head(run: Run) -> Iterator[str]:
     yield (
         f'<p class="soft">{escape(run.load)} with model {escape(run.model)}{devices}. A request is good within '
         f"{run.slo}. Steps of {run.step_seconds:g} s after {run.warm_up:g} s of warm-up, "
-        f"{counted(run.repeats, 'repeat')}.</p>"
+        f"{amount(run.repeats, 'repeat')}.</p>"
     )
 
 

@@ -9,6 +9,7 @@ from pdx_cli.bench.analysis.counters import moved_share
 from pdx_cli.bench.analysis.phases import HAND_OFF, TO_FIRST_TOKEN, Phase, adds_up
 from pdx_cli.bench.analysis.steps import StepResult
 from pdx_cli.bench.results.document import Run
+from pdx_cli.usage import amount
 
 PARTS: Final = {
     "queue": (Phase.GATEWAY_QUEUE, Phase.QUEUE),
@@ -25,7 +26,7 @@ _DASH: Final = "-"
 
 def lines(run: Run) -> Iterator[str]:
     """Yield the lines."""
-    yield f"{run.name}: {run.load}; SLO: {run.slo}; {run.step_seconds:g} s a step, {counted(run.repeats, 'repeat')}"
+    yield f"{run.name}: {run.load}; SLO: {run.slo}; {run.step_seconds:g} s a step, {amount(run.repeats, 'repeat')}"
     if run.partial:
         yield "Interrupted: these are the results so far."
     yield ""
@@ -63,11 +64,6 @@ def moved(result: ArmResult) -> Iterator[str]:
     if hits:
         parts.append(hits)
     yield f"{result.arm.name}: {', '.join(parts)}."
-
-
-def counted(number: int, noun: str) -> str:
-    """Return `1 step`, `2 steps`."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def measured(step: StepResult) -> str:
