@@ -142,6 +142,9 @@ class SimSettings:
     long_prefill_token_threshold: _Amount = 0
     """Tokens of one prefill in a step at most, unless it is the only request (--long-prefill-token-threshold). 0: no
     limit."""
+    prefill_schedule_interval: _Count = 1
+    """While sequences decode, the step loop computes prompts in every step of this number only
+    (--prefill-schedule-interval). Ignored before vLLM 0.33, as there without data parallelism."""
     engine_gigabytes_per_second: _Rate = 0.0
     """Rate of the engine's link, which all its transfers of KV share. 0: unlimited."""
     pair_gigabytes_per_second: _Rate = 0.0

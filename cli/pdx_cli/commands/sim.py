@@ -45,6 +45,7 @@ OPTIONS: Final[dict[str, str]] = {
     "step_token_seconds": "additional time of a step per prompt token",
     "max_num_batched_tokens": "maximum number of tokens in a step",
     "long_prefill_token_threshold": "maximum number of tokens of one prefill in a step; 0: no limit",
+    "prefill_schedule_interval": "steps from one with prompts to the next, while sequences decode",
     "engine_gigabytes_per_second": "rate of the engine's link, which all its KV transfers share; 0: unlimited",
     "pair_gigabytes_per_second": "rate of the link to one peer; 0: unlimited",
     "kv_bytes_per_token": "bytes of one token's KV",
