@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import yaml
 
+from benchmarks.versions.__main__ import read as campaign_results
 from pdx_api.names import GROUP, PLURAL
 from pdx_api.spec.schema import object_schema
 from scripts.alerts import rules_file
@@ -75,7 +76,7 @@ def generated(root: Path) -> Mapping[Path, str]:
         CRD: crd,
         Path("docs") / "reference.md": reference(object_schema()),
         matrix: failures(_read(root / matrix) or ""),
-        supported: versions(_read(root / supported) or ""),
+        supported: versions(_read(root / supported) or "", campaign_results()),
         Path("docs") / "vllm-contract.md": contract(),
         settled: settling(_read(root / settled) or ""),
         RULES: rules_file(),

@@ -1,10 +1,12 @@
 """The tables of vLLM's versions in docs/versions.md, and docs/vllm-contract.md with every assumption about its code."""
 
 import json
+from collections.abc import Iterable, Sequence
 from itertools import groupby
 from typing import Final
 
-from pdx_api.vllm.assumptions import OPEN, Assumption, Difference, Value, assumptions, differences
+from benchmarks.versions.__main__ import CHECKS, Result
+from pdx_api.vllm.assumptions import OPEN, Assumption, Value, assumptions, differences
 from pdx_api.vllm.versions import TESTED, VERSIONS
 
 BEGIN: Final = "<!-- Written by `make generate` from api/pdx_api/vllm. -->\n"
@@ -32,10 +34,10 @@ _KINDS: Final = {
 }
 
 
-def versions(document: str) -> str:
-    """Return the page of versions with new tables of vLLM's."""
+def versions(document: str, results: Iterable[Result]) -> str:
+    """Return the page of versions with new tables of vLLM's; `results`: of real engines."""
     before, _, rest = document.partition(BEGIN)
-    return before + BEGIN + _versions() + _differences() + END + rest.partition(END)[2]
+    return before + BEGIN + _versions(list(results)) + _differences() + END + rest.partition(END)[2]
 
 
 def contract() -> str:
@@ -57,28 +59,43 @@ def contract() -> str:
     )
 
 
-def _versions() -> str:
+def _versions(results: Sequence[Result]) -> str:
     rows = []
     for version, has in VERSIONS.items():
         found = [each for each in differences() if each.version == version]
         still = sum(each.effect.startswith(OPEN) for each in found)
-        status = "tested" if version == TESTED else "checked"
-        rows.append(f"| {version} | {status} | {has.nixl} | {len(found)} | {still} |\n")
+        own = [each for each in results if each.version == version]
+        rows.append(f"| {version} | {status(version, own)} | {_tests(own)} | {has.nixl} | {len(found)} | {still} |\n")
     return (
-        f"\n| vLLM | status | NIXL connector | differences from {TESTED} | not handled yet |\n|---|---|---|---|---|\n"
-        f"{''.join(rows)}"
+        f"\n| vLLM | status | campaign | NIXL connector | differences from {TESTED} | not handled yet |\n"
+        f"|---|---|---|---|---|---|\n{''.join(rows)}"
     )
 
 
-def _differences() -> str:
-    def key(each: Difference) -> tuple[str, str]:
-        return each.id, each.effect
+def status(version: str, results: Sequence[Result]) -> str:
+    """Return how far a version was tried: with real engines in every check, without a failure, or by its code."""
+    complete = {each.check for each in results if not each.failed} == {*CHECKS}
+    return "tested" if version == TESTED or complete else "checked"
 
+
+def _tests(results: Sequence[Result]) -> str:
+    """How many tests of real engines passed."""
+    passed, failed = sum(each.passed for each in results), sum(len(each.failed) for each in results)
+    return f"{passed} of {passed + failed}" if results else "not run"
+
+
+def _differences() -> str:
+    """One row for all differences of the same versions with the same effect."""
+    of_each: dict[tuple[str, str], list[str]] = {}
+    for each in differences():
+        of_each.setdefault((each.id, each.effect), []).append(each.version)
     order = {each.id: number for number, each in enumerate(assumptions())}
-    found = sorted(differences(), key=lambda each: (order[each.id], each.effect))
+    found: dict[tuple[str, str], list[str]] = {}
+    for (identity, effect), of_versions in sorted(of_each.items(), key=lambda item: (order[item[0][0]], item[0][1])):
+        found.setdefault((", ".join(of_versions), effect), []).append(identity)
     rows = "".join(
-        f"| `{_cell(identity)}` | {', '.join(each.version for each in group)} | {effect} |\n"
-        for (identity, effect), group in groupby(found, key=key)
+        f"| {', '.join(f'`{_cell(each)}`' for each in ids)} | {of_versions} | {effect} |\n"
+        for (of_versions, effect), ids in found.items()
     )
     return f"\n| difference | in vLLM | what it means |\n|---|---|---|\n{rows}\n"
 

@@ -41,9 +41,10 @@ class EngineModel:
         found = {name: (changes or {}).get(name, getattr(settings, name)) for name in _SETTINGS}
         tokens = int(found["max_num_batched_tokens"])
         threshold, block = int(found["long_prefill_token_threshold"]), int(found["block_size"])
+        interval = int(found["prefill_schedule_interval"])
         return cls(
             StepCost(found["step_seconds"], found["step_sequence_seconds"], found["step_token_seconds"]),
-            Limits(min(int(found["max_running"]), tokens), tokens, threshold, block),
+            Limits(min(int(found["max_running"]), tokens), tokens, threshold, block, interval),
             int(found["num_blocks"]),
             int(found["kv_bytes_per_token"]),
             found["engine_gigabytes_per_second"],
@@ -57,7 +58,8 @@ class EngineModel:
 
 _SETTINGS = (
     *("step_seconds", "step_sequence_seconds", "step_token_seconds", "max_running", "max_num_batched_tokens"),
-    *("long_prefill_token_threshold", "block_size", "num_blocks", "kv_bytes_per_token", "engine_gigabytes_per_second"),
+    *("long_prefill_token_threshold", "prefill_schedule_interval", "block_size", "num_blocks", "kv_bytes_per_token"),
+    "engine_gigabytes_per_second",
 )
 
 

@@ -12,6 +12,9 @@ DECODE: Final = f'{OWN},pdx_dev_role=~"decode|aggregated"'
 ENGINES: Final = f'{OWN},pdx_dev_role=~"prefill|decode|aggregated"'
 WINDOW: Final = "$__rate_interval"
 
+Metric = str | tuple[str, ...]
+"""A name, or several of which each engine has one."""
+
 
 class Unit(StrEnum):
     """Grafana's names of units."""
@@ -75,9 +78,9 @@ class Board:
         return [panel for _, panels in self.rows for panel in panels]
 
 
-def rate(metric: str, selector: str = OWN, *, by: str = "") -> str:
+def rate(metric: Metric, selector: str = OWN, *, by: str = "") -> str:
     """Events of a counter per second, summed."""
-    return f"sum{_by(by)}(rate({metric}{{{selector}}}[{WINDOW}]))"
+    return f"sum{_by(by)}({' or '.join(f'rate({each}{{{selector}}}[{WINDOW}])' for each in _names(metric))})"
 
 
 def ratio(part: str, whole: str) -> str:
@@ -85,18 +88,19 @@ def ratio(part: str, whole: str) -> str:
     return f"({part} or 0 * {whole}) / ({whole} > 0)"
 
 
-def mean(histogram: str, selector: str = OWN, *, by: str = "") -> str:
+def mean(histogram: Metric, selector: str = OWN, *, by: str = "") -> str:
     """Mean of a histogram's observations."""
-    return f"{rate(f'{histogram}_sum', selector, by=by)} / ({rate(f'{histogram}_count', selector, by=by)} > 0)"
+    sums, counts = (rate(_names(histogram, ending), selector, by=by) for ending in ("_sum", "_count"))
+    return f"{sums} / ({counts} > 0)"
 
 
-def quantile(share: float, histogram: str, selector: str = OWN, *, by: str = "") -> str:
+def quantile(share: float, histogram: Metric, selector: str = OWN, *, by: str = "") -> str:
     """A quantile of a histogram's observations."""
     labels = f"le, {by}" if by else "le"
-    return f"histogram_quantile({share:g}, {rate(f'{histogram}_bucket', selector, by=labels)})"
+    return f"histogram_quantile({share:g}, {rate(_names(histogram, '_bucket'), selector, by=labels)})"
 
 
-def quantiles(histogram: str, selector: str = OWN, *, name: str = "") -> tuple[Query, ...]:
+def quantiles(histogram: Metric, selector: str = OWN, *, name: str = "") -> tuple[Query, ...]:
     """Median, 95th and 99th percentile, named after `name`."""
     prefix = f"{name} " if name else ""
     return tuple(
@@ -112,6 +116,22 @@ def phase(name: str) -> str:
 def total(metric: str, selector: str = OWN, *, by: str = "") -> str:
     """A gauge, summed."""
     return f"sum{_by(by)}({metric}{{{selector}}})"
+
+
+def of_transfers(name: str) -> tuple[str, ...]:
+    """The metric of every connector that counts its transfers."""
+    return tuple(f"vllm:{connector}_{name}" for connector in ("nixl", "mooncake"))
+
+
+def failed_transfers(*, by: str = "") -> str:
+    """Failures per second of the engines that move KV; with Mooncake, also of those that do not receive it."""
+    names = ("nixl_num_failed_transfers", "mooncake_num_failed_transfers", "mooncake_num_failed_recvs")
+    nixl, sent, received = (f"rate(vllm:{name}_total{{{ENGINES}}}[{WINDOW}])" for name in names)
+    return f"sum{_by(by)}({nixl} or {sent} + {received})"
+
+
+def _names(metric: Metric, ending: str = "") -> tuple[str, ...]:
+    return tuple(f"{each}{ending}" for each in ((metric,) if isinstance(metric, str) else metric))
 
 
 def _by(labels: str) -> str:

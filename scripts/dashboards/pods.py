@@ -2,7 +2,22 @@
 
 from typing import Final
 
-from scripts.dashboards.model import DECODE, ENGINES, OWN, Board, Panel, Query, Unit, mean, quantile, rate, ratio, total
+from scripts.dashboards.model import (
+    DECODE,
+    ENGINES,
+    OWN,
+    Board,
+    Panel,
+    Query,
+    Unit,
+    failed_transfers,
+    mean,
+    of_transfers,
+    quantile,
+    rate,
+    ratio,
+    total,
+)
 
 _ARRIVED: Final = rate("vllm:prompt_tokens_by_source_total", f'{DECODE},source!="local_compute"', by="pod")
 _PROMPTS: Final = rate("vllm:prompt_tokens_total", DECODE, by="pod")
@@ -108,7 +123,7 @@ BOARD: Final = Board(
                     "Transfer of KV, mean",
                     "A pod far above the others has a bad network path to its peers.",
                     Unit.SECONDS,
-                    (Query(mean("vllm:nixl_xfer_time_seconds", ENGINES, by="pod"), _POD),),
+                    (Query(mean(of_transfers("xfer_time_seconds"), ENGINES, by="pod"), _POD),),
                 ),
             ),
         ),
@@ -138,11 +153,12 @@ BOARD: Final = Board(
                 ),
                 Panel(
                     "Failed transfers and expired leases",
-                    "Failures are counted on the engine that moves KV (D in pull, P in push), leases on P.",
+                    "Failures are counted on the engine that moves KV (D in pull, P in push), with Mooncake also on a "
+                    "D that does not receive it; leases on P.",
                     Unit.EVENTS,
                     (
-                        Query(rate("vllm:nixl_num_failed_transfers_total", ENGINES, by="pod"), "{{pod}} failed"),
-                        Query(rate("vllm:nixl_num_kv_expired_reqs_total", ENGINES, by="pod"), "{{pod}} expired"),
+                        Query(failed_transfers(by="pod"), "{{pod}} failed"),
+                        Query(rate(of_transfers("num_kv_expired_reqs_total"), ENGINES, by="pod"), "{{pod}} expired"),
                     ),
                 ),
                 Panel(

@@ -12,7 +12,9 @@ from scripts.dashboards.model import (
     Panel,
     Query,
     Unit,
+    failed_transfers,
     mean,
+    of_transfers,
     phase,
     quantiles,
     rate,
@@ -137,17 +139,16 @@ BOARD: Final = Board(
                 ),
                 Panel(
                     "Transfer of KV",
-                    "Seconds in NIXL alone, measured by the engine that moves KV: D in pull, P in push. If the "
-                    "hand-off "
-                    "is much longer, requests wait in D's queue.",
+                    "Seconds in NIXL or Mooncake alone, measured by the engine that moves KV: D in pull, P in push and "
+                    "with Mooncake. If the hand-off is much longer, requests wait in D's queue.",
                     Unit.SECONDS,
-                    quantiles("vllm:nixl_xfer_time_seconds", ENGINES),
+                    quantiles(of_transfers("xfer_time_seconds"), ENGINES),
                 ),
                 Panel(
                     "KV moved",
                     "Bytes per second of all pairs; compare with the bandwidth of the network.",
                     Unit.BYTES_PER_SECOND,
-                    (Query(rate("vllm:nixl_bytes_transferred_sum", ENGINES), "bytes"),),
+                    (Query(rate(of_transfers("bytes_transferred_sum"), ENGINES), "bytes"),),
                 ),
                 Panel(
                     "Split requests that D prefilled",
@@ -170,8 +171,8 @@ BOARD: Final = Board(
                     "Failed transfers, and prefills whose lease ended before a D read them. Above 0: inspect the pods.",
                     Unit.EVENTS,
                     (
-                        Query(rate("vllm:nixl_num_failed_transfers_total", ENGINES), "failed transfers"),
-                        Query(rate("vllm:nixl_num_kv_expired_reqs_total", ENGINES), "expired leases"),
+                        Query(failed_transfers(), "failed transfers"),
+                        Query(rate(of_transfers("num_kv_expired_reqs_total"), ENGINES), "expired leases"),
                     ),
                     plotted=True,
                 ),

@@ -64,7 +64,7 @@ class SimEngine:
     def __init__(self, settings: SimSettings) -> None:
         self.settings = settings
         self.counts = Counts()
-        self.timings = Timings(settings.model, settings.kv_bytes_per_token)
+        self.timings = Timings(settings.model, settings.kv_bytes_per_token, settings.transfer_metrics)
         at_once: dict[FaultKind, Callable[[float], None]] = {
             FaultKind.REFUSE: self._refuse,
             FaultKind.HANG_CORE: self._hang,

@@ -11,6 +11,7 @@ from pdx_api.connectors.families import Family, KVParams, Pool, Pull, Push
 from pdx_api.connectors.mooncake import CONNECTOR as MOONCAKE
 from pdx_api.connectors.nixl import CONNECTOR as NIXL
 from pdx_api.names import Order, Role
+from pdx_api.vllm.versions import abilities, minor
 
 _NIXL: Final = NIXL.name
 _MOONCAKE: Final = MOONCAKE.name
@@ -137,6 +138,9 @@ class SimSettings:
     ] = 0
     """Tokens of one prefill in a step at most, unless it is the only request (--long-prefill-token-threshold). 0: no
     limit."""
+    prefill_schedule_interval: Annotated[_Count, "steps from one with prompts to the next, while sequences decode"] = 1
+    """While sequences decode, the step loop computes prompts in every step of this number only
+    (--prefill-schedule-interval). Ignored before vLLM 0.33, as there without data parallelism."""
     engine_gigabytes_per_second: Annotated[
         _Rate, "rate of the engine's link, which all its KV transfers share; 0: unlimited"
     ] = 0.0
@@ -214,6 +218,13 @@ class SimSettings:
         """The exact parameters of P legs, for a pull connector other than NIXL."""
         family = self._family
         return family.prefill_params if self.connector != _NIXL and isinstance(family, Pull) else None
+
+    @property
+    def transfer_metrics(self) -> str:
+        """How the names of the connector's metrics begin; empty: it has none."""
+        if self.connector == _MOONCAKE:
+            return "mooncake" if abilities(minor(self.version)).mooncake_metrics else ""
+        return "nixl" if self.connector == _NIXL else ""
 
     @property
     def connected(self) -> bool:

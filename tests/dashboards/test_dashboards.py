@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from pdx_api.vllm.assumptions import expected
+from pdx_api.vllm.versions import NEWEST
 from pdx_operator.app.metrics import Metrics
 from pdx_sim.core import timings
 from scripts.dashboards import BOARDS, dashboards
@@ -28,13 +30,15 @@ def vllm_source(*path: str) -> Path:
 
 
 def vllm_metrics() -> dict[str, str]:
-    """vLLM's metrics: name -> gauge, counter or histogram."""
+    """vLLM's metrics: name -> gauge, counter or histogram. Mooncake's are those of the newest version."""
     files = [
         vllm_source("v1", "metrics", "loggers.py"),
         vllm_source("distributed", "kv_transfer", "kv_connector", "v1", "nixl", "stats.py"),
     ]
     declared = re.compile(r'_(gauge|counter|histogram)_cls\(\s*name="(vllm:\w+)"')
-    return {match[2]: match[1] for path in files for match in declared.finditer(path.read_text())}
+    newer = {name.removeprefix("metric "): str(kind) for name, kind in expected(NEWEST.version).items() if kind}
+    of_mooncake = {name: kind for name, kind in newer.items() if name.startswith("vllm:mooncake_")}
+    return {match[2]: match[1] for path in files for match in declared.finditer(path.read_text())} | of_mooncake
 
 
 def documented_metrics() -> set[str]:

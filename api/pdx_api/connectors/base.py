@@ -7,7 +7,6 @@ from typing import Any, Final
 from pdx_api.connectors.checks import Checks
 from pdx_api.connectors.families import Family
 from pdx_api.names import Order, Role
-from pdx_api.vllm.versions import minor
 
 KV_ROLES: Final = {Role.PREFILL: "kv_producer", Role.DECODE: "kv_consumer"}
 """vLLM's `kv_role` of each role, for connectors in which KV moves from P to D only."""
@@ -93,15 +92,13 @@ class Connector:
     """Its settings, and the rules that an object with this connector must fulfil."""
     recomputes: bool = False
     """Whether D computes KV that does not arrive, whatever `spec.kvTransfer.onLoadFailure` is."""
-    versioned: bool = False
-    """Whether P and D exchange KV only if their minor versions of vLLM are equal."""
     wiring: int = 1
     """The number of its wiring: one more with each change after which P and D, or an engine and its side services,
     of the two versions do not work together. Engines with different numbers never pair."""
 
     def wire(self, version: str) -> str:
         """What P and D must have in common of the version of vLLM that they report; empty: unknown, or nothing."""
-        return minor(version) if self.versioned else ""
+        return ""
 
     def engine(self, role: Role, order: Order, site: Site, config: Mapping[str, Any]) -> EngineWiring:
         """Wiring of one engine. `config` is `lease_config`, overridden by the user's `spec.kvTransfer.config`."""

@@ -12,6 +12,7 @@ from pdx_api.connectors.checks import Checks, choice, text
 from pdx_api.connectors.families import AtBootstrap, Family, Identity, KVParams, Push, Settles
 from pdx_api.names import Order, Role
 from pdx_api.rule import Rule
+from pdx_api.vllm.versions import minor
 
 BOOTSTRAP: Final = "bootstrap"
 BOOTSTRAP_PORT: Final = 8998
@@ -80,8 +81,10 @@ class Mooncake(Connector):
     orders: tuple[Order, ...] = (Order.CONCURRENT, Order.PREFILL_FIRST, Order.DECODE_FIRST)
     port_names: Mapping[str, int] = field(default_factory=lambda: {BOOTSTRAP: BOOTSTRAP_PORT}, hash=False)
     checks: Checks = CHECKS
-    versioned: bool = True
-    """The members of its messages change (mooncake_utils.py)."""
+
+    def wire(self, version: str) -> str:
+        """The minor version: the members of its messages change with it (mooncake_utils.py)."""
+        return minor(version)
 
     def engine(self, role: Role, order: Order, site: Site, config: Mapping[str, Any]) -> EngineWiring:
         """Only P opens the bootstrap. Its workers choose free ports."""

@@ -161,9 +161,11 @@ class Nixl(Connector):
     orders: tuple[Order, ...] = (Order.PREFILL_FIRST, Order.DECODE_FIRST, Order.CONCURRENT)
     port_names: Mapping[str, int] = field(default_factory=lambda: {SIDE_CHANNEL: SIDE_CHANNEL_PORT}, hash=False)
     checks: Checks = _CHECKS
-    versioned: bool = True
-    """Each minor version has its own version of the connector. vLLM's handshake compares the whole version
-    (nixl/metadata.py, `compute_nixl_compatibility_hash`), so transfer probes report other patch releases."""
+
+    def wire(self, version: str) -> str:
+        """All of it: the hash that vLLM's handshake compares contains the version as `/version` answers it
+        (nixl/metadata.py, `compute_nixl_compatibility_hash`)."""
+        return version
 
     def engine(self, role: Role, order: Order, site: Site, config: Mapping[str, Any]) -> EngineWiring:
         """The side channel binds the address that it sends to peers: the pod's, never a wildcard."""

@@ -44,6 +44,9 @@ class Abilities:
     """Whether Mooncake's transfers have metrics."""
     dead_text: str = "EngineCore encountered an issue. See stack trace (above) for the root cause."
     """The message of its 500 when its EngineCore is dead."""
+    spaces_prompts: bool = False
+    """Whether `--prefill-schedule-interval` has an effect without data parallelism (v1/engine/core.py,
+    `_should_throttle_prefills`; an older engine accepts the flag and ignores it)."""
     pauses: bool = False
     """Whether a paused engine refuses requests (503 `engine_paused`), instead of queueing them."""
 
@@ -64,6 +67,7 @@ VERSIONS: Final = {
             nixl_least="1.5.0",
             mooncake_metrics=True,
             dead_text="The server had an error while processing your request.",
+            spaces_prompts=True,
             pauses=True,
         ),
     )

@@ -30,7 +30,7 @@ _LOAD: Final = (
 )
 """Arguments about requests that are sent."""
 _CLUSTER: Final = ("namespace", "kubeconfig", "context")
-_COMPARED: Final = ("devices", "chunks", "ratios", "above")
+_COMPARED: Final = ("devices", "chunks", "intervals", "ratios", "above")
 _ELSEWHERE: Final = ("url", "admin", "advise", *_CLUSTER, "local")
 _MEASURED: Final = (
     *("url", "advise", *_LOAD, "compare", "clean", *_COMPARED, "engine", "sim_flags", "object"),
@@ -118,6 +118,14 @@ def _add_comparison(group: Any) -> None:
         default=(),
         metavar="TOKENS",
         help="chunk sizes of the aggregated arms (default: 512,2048)",
+    )
+    group.add_argument(
+        "--intervals",
+        type=options.intervals,
+        default=(),
+        metavar="STEPS",
+        help="also measure aggregated engines that compute prompts only in every so many steps, with the largest "
+        "chunks; needs vLLM 0.33 (default: 4, if the version has it)",
     )
     group.add_argument(
         "--ratios",

@@ -142,7 +142,7 @@ def _cleaned(name: str, removed: Sequence[str]) -> int:
 
 
 def _choices(args: argparse.Namespace) -> compare.Choices:
-    return compare.Choices(args.devices, args.chunks or CHUNKS, args.ratios, args.above)
+    return compare.Choices(args.devices, args.chunks or CHUNKS, args.intervals, args.ratios, args.above)
 
 
 def _session(args: argparse.Namespace, name: str, plan: Plan, arms: int) -> Session:

@@ -27,6 +27,7 @@ class Choices:
 
     devices: int | None
     chunks: tuple[int, ...]
+    intervals: tuple[int, ...]
     ratios: tuple[tuple[int, int], ...]
     above: int
 
@@ -45,7 +46,8 @@ def planned_arms(deployment: PDDeployment, choices: Choices, free: int | None) -
         some = "1 device is free" if free == 1 else f"{free} devices are free"
         instead = f", or set --devices {free}" if free > 1 else ""
         raise InputError(f"Each arm needs {needed} devices and {some}; free some{instead}.")
-    return arms_of(spec, Wish(needed, choices.chunks, choices.ratios, choices.above)), needed
+    wish = Wish(needed, choices.chunks, choices.intervals, choices.ratios, choices.above)
+    return arms_of(spec, wish), needed
 
 
 def check_count(arms: Sequence[Arm], devices: int | None, limit: int) -> None:

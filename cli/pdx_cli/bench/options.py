@@ -70,13 +70,22 @@ def count(least: int, most: int) -> Any:
 
 def chunks(text: str) -> tuple[int, ...]:
     """Type of a flag: tokens of chunks, separated by commas."""
-    example = "for example 512,2048"
+    return _numbers(text, 1, "chunk sizes", "for example 512,2048")
+
+
+def intervals(text: str) -> tuple[int, ...]:
+    """Type of a flag: steps, separated by commas."""
+    return _numbers(text, 2, "numbers of steps", "for example 2,8")
+
+
+def _numbers(text: str, least: int, what: str, example: str) -> tuple[int, ...]:
     usage.text(f"write {example}")(text)
     parts = text.split(",")
-    if zero := next((part for part in parts if re.fullmatch(r"0+|-\d+", part)), None):
-        raise argparse.ArgumentTypeError(f"{zero} is too small; write more than 0, {example}")
-    if not all(part.isascii() and part.isdecimal() for part in parts):
-        raise argparse.ArgumentTypeError(f"{text} is not a list of chunk sizes; write {example}")
+    digits = [part.removeprefix("-") for part in parts]
+    if not all(part.isascii() and part.isdecimal() for part in digits):
+        raise argparse.ArgumentTypeError(f"{text} is not a list of {what}; write {example}")
+    if small := next((part for part in parts if int(part) < least), None):
+        raise argparse.ArgumentTypeError(f"{small} is too small; write more than {least - 1}, {example}")
     return tuple(map(int, parts))
 
 

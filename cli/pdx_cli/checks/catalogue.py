@@ -43,7 +43,13 @@ from pdx_cli.checks.gateways import (
     unsplit_requests,
     unused_endpoints,
 )
-from pdx_cli.checks.transfer import failed_transfers, failed_verification, recomputed_prompts, suspended_pairs
+from pdx_cli.checks.transfer import (
+    counted_failures,
+    failed_transfers,
+    failed_verification,
+    recomputed_prompts,
+    suspended_pairs,
+)
 from pdx_cli.checks.versions import misstated_versions, rust_frontends, unchecked_versions
 
 CHECKS: Final[tuple[Check, ...]] = (
@@ -83,6 +89,7 @@ CHECKS: Final[tuple[Check, ...]] = (
     flapping_engines,
     lost_handoffs,
     unsplit_requests,
+    counted_failures,
     hybrid_models,
     unchecked_versions,
     rust_frontends,

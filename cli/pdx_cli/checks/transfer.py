@@ -7,7 +7,7 @@ from typing import Final
 from pdx_api.names import ConditionType, Role
 from pdx_api.verification import ADVICE, Broken, Cause, Verdict
 from pdx_api.verification import Finding as VerificationResult
-from pdx_api.vllm_metrics import PromptTokens
+from pdx_api.vllm_metrics import PromptTokens, read_metrics
 from pdx_cli.checks.findings import Finding, Severity, listed, wrong
 from pdx_cli.sources.figures import BURSTS
 from pdx_cli.sources.observation import Engine, Gateway, Observation
@@ -17,6 +17,9 @@ from pdx_operator.observed import engine_log
 MIN_SPLIT: Final = 5
 MIN_TOKENS: Final = 1000
 """Split requests, and prompt tokens computed by decode engines, before missing KV is a finding."""
+MIN_FAILED: Final = 3
+_FAILED_SHARE: Final = 0.01
+"""Transfers that failed, and their share of all, before they are a finding."""
 LARGEST_BLOCK: Final = 128
 """Tokens. If D's own prefix cache has a prompt, D still computes the last block that is not full."""
 _OPEN_PORTS: Final = (
@@ -81,6 +84,32 @@ def failed_transfers(observation: Observation) -> Iterator[Finding]:
                 sentence = f"The {engine.role} engine {engine.name} {problem}{where}; its log: "
                 yield wrong(cause, f"{sentence}{engine_log.read(line).line}", remedy or open_ports(observation))
                 break
+
+
+def counted_failures(observation: Observation) -> Iterator[Finding]:
+    """Transfers failed since an engine started, by its metrics: NIXL's, and Mooncake's from vLLM 0.33 on."""
+    if any(failed_transfers(observation)):
+        return
+    counts = {engine: failed for engine in observation.engines if (failed := _failed(engine))}
+    if not counts:
+        return
+    engine, others = max(counts, key=lambda each: counts[each]), len(counts) - 1
+    more = f" (and on {others} other {'engine' if others == 1 else 'engines'})" if others else ""
+    yield Finding(
+        Severity.NOTE,
+        "TransfersFailed",
+        f"{counts[engine]:.0f} transfers of KV have failed on the {engine.role} engine {engine.name} since its start"
+        f"{more}",
+        "Look again in a minute. If the number stays, an engine or the network has failed for a moment. If it rises: "
+        f"{open_ports(observation)}",
+    )
+
+
+def _failed(engine: Engine) -> float:
+    """Return how many transfers have failed on an engine; 0 if they are few."""
+    metrics = read_metrics(engine.metrics.encode())
+    failed = metrics.failed_transfers or 0.0
+    return failed if failed >= max(MIN_FAILED, _FAILED_SHARE * (failed + metrics.transfer.count)) else 0.0
 
 
 def _peer(engine: Engine) -> str:

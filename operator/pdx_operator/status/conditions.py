@@ -166,8 +166,9 @@ def _warning(spec: Spec, finding: Finding | None) -> Iterator[str]:
         yield text.removesuffix(".")
     versions = finding.versions if finding is not None else ()
     runs = sorted({minor(each) for each in versions} - {""})
-    if len(runs) > 1:
-        yield f"engines run vLLM {' and '.join(runs)}: only engines of one version pair"
+    apart = sorted({spec.connector.wire(each) for each in versions} - {""}) if spec.mode is Mode.DISAGGREGATED else []
+    if len(different := max(runs, apart, key=len)) > 1:
+        yield f"engines run vLLM {' and '.join(different)}: only engines of one version pair"
     elif expected and runs and runs != [expected]:
         who = "the tag of the image states" if spec.engine.version is None else "spec.engine.version is"
         yield f"engines run vLLM {runs[0]}, but {who} {expected}; correct spec.engine.version"

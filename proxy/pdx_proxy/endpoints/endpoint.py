@@ -102,6 +102,8 @@ class Endpoint:
     """Whether its whole answers may have hand-off parameters. Not sought in engines that report no version of vLLM."""
     streams_params: bool = field(init=False, repr=False, compare=False)
     """The same for the events of its streams."""
+    counts_received: bool = field(init=False, repr=False, compare=False)
+    """Whether the usage of its answers counts KV that it has pulled as cached."""
     start: Start = field(init=False, repr=False, compare=False)
     """Its name and generation. What is learned of one start does not hold for the next."""
 
@@ -117,6 +119,7 @@ class Endpoint:
         version = minor(self.version)
         object.__setattr__(self, "shows_params", bool(version))
         object.__setattr__(self, "streams_params", bool(version) and abilities(version).null_params)
+        object.__setattr__(self, "counts_received", bool(version) and not abilities(version).answers_hits)
         connector = CONNECTORS.get(self.spec.connector)
         object.__setattr__(self, "wire", connector.wire(self.version) if connector is not None else "")
         object.__setattr__(self, "start", (self.spec.name, self.generation))

@@ -9,7 +9,7 @@ from pdx_api.connectors.families import Pull
 from pdx_proxy.balancing.load import Room
 from pdx_proxy.engines.transfer_params import LegRefused
 from pdx_proxy.handoff.prefill_first_legs import PrefillFirstLegs
-from pdx_proxy.handoff.request import Handoff, Request
+from pdx_proxy.handoff.request import CacheHits, Handoff, Request
 from pdx_proxy.handoff.settlements import Settlements
 from pdx_proxy.http.upstream.failures import EngineFailure
 
@@ -39,4 +39,8 @@ async def hand_off(settlements: Settlements, room: Room, request: Request) -> Ha
         raise LegRefused
     legs.succeed()
     request.timeline.handoff = engines.clock() - finished
-    return Handoff(legs.decode_leg, legs.prefill_leg.endpoint)
+    hits: CacheHits | None = None
+    if legs.decode_leg.endpoint.counts_received:
+        hits = CacheHits()
+        hits.read(request.path, legs.prefill_answer)
+    return Handoff(legs.decode_leg, legs.prefill_leg.endpoint, hits)

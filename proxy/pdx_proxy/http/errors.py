@@ -75,6 +75,16 @@ def null_member(name: str) -> RefusedError:
     return RefusedError(400, f"{name} must not be null; leave it out, or write a value.", BAD_REQUEST, name)
 
 
+def tokens_for_engines() -> RefusedError:
+    """A client has sent the tokens of its chat to the engines' KV protocol."""
+    name = "kv_transfer_params.prompt_token_ids"
+    message = (
+        f"{name} is not accepted: both engines of a request must have the prompt that its messages give. Leave it out, "
+        "or send the tokens as `prompt` of /v1/completions."
+    )
+    return RefusedError(400, message, BAD_REQUEST, name)
+
+
 def not_an_object(raw: bytes) -> RefusedError:
     """The body is empty, is not JSON, or is JSON but not an object. A large body is not decoded to describe it."""
     if not raw:

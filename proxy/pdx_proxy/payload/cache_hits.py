@@ -1,9 +1,9 @@
 """How many tokens of a prompt were found in a cache, in the usage of an answer. Pure.
 
 Where KV is pushed or found in a pool, D counts all of it as cached (vLLM 0.32, v1/engine/output_processor.py: only for
-`remote_prefill_cached_tokens`, which P must have answered before D gets its leg, D reports P's hits). P's usage has the
-prompt's own hits. Usage is the last member of an answer, or nearly so, and no text can look like it: in a JSON string,
-quotes are escaped.
+`remote_prefill_cached_tokens`, which P must have answered before D gets its leg, D reports P's hits). Before 0.31, D
+does so in pull orders, too. P's usage has the prompt's own hits. Usage is the last member of an answer, or nearly so,
+and no text can look like it: in a JSON string, quotes are escaped.
 """
 
 import re

@@ -23,7 +23,7 @@ from pdx_proxy.verification.attempt import Attempt, AttemptRunner
 from pdx_proxy.verification.diagnosis import likely_cause
 from pdx_proxy.verification.prompts import Prompts
 from pdx_proxy.verification.record import Names, Pair, Record, Result, generations_of, names_of
-from pdx_proxy.verification.schedule import candidates, due, urgent
+from pdx_proxy.verification.schedule import candidates, due, unequal, urgent
 from pdx_proxy.verification.suspension import Suspensions
 from pdx_proxy.verification.verdict import (
     Unanswered,
@@ -225,7 +225,7 @@ class TransferProber:
             names_of(pair): why for pairs in revisions for pair in pairs if (why := doubt(*pair, self._unanswered))
         }
         reported = {e.version for e in self._snapshot().everything if e.version and not e.spec.leaving}
-        found = finding_of(revisions, self._records, self.finding, doubts)
+        found = finding_of(revisions, self._records, self.finding, doubts, unequal(self._snapshot().everything))
         finding = replace(found, versions=tuple(sorted(reported)[:MOST_VERSIONS]))
         if finding != self.finding:
             self.finding = finding

@@ -34,6 +34,19 @@ def candidates(endpoints: Iterable[Endpoint]) -> list[list[Pair]]:
     return revisions
 
 
+def unequal(endpoints: Iterable[Endpoint]) -> list[Pair]:
+    """Return the pairs of revisions in which no P and D exchange KV, because their versions of vLLM differ."""
+    engines = sorted((e for e in endpoints if not e.spec.leaving), key=lambda e: (e.revision, e.name))
+    found: list[Pair] = []
+    for _, group in groupby(engines, key=lambda e: e.revision):
+        of_revision = list(group)
+        decodes = [d for d in of_revision if d.role is Role.DECODE and d.warm]
+        pairs = [(p, d) for p in of_revision if p.role is Role.PREFILL and p.spec.ready for d in decodes]
+        if not any(exchanges(*pair) for pair in pairs):
+            found += pairs
+    return found
+
+
 def _is_usable(endpoint: Endpoint) -> bool:
     if endpoint.role is Role.PREFILL and endpoint.reason is not None:
         return endpoint.state in (State.COLD, State.SUSPECT, State.WARM)

@@ -156,20 +156,25 @@ def finding_of(
     records: Mapping[Names, Record],
     before: Finding | None,
     doubts: Mapping[Names, str] = _NO_DOUBTS,
+    unequal: Sequence[Pair] = (),
 ) -> Finding:
     """Return the finding about all pairs. `doubts` has the pairs that are not verified at present, and why.
+    `unequal` has the pairs of revisions in which none pairs, because the versions differ.
 
     It becomes VERIFIED once each engine is part of a pair that works. Afterwards an added engine does not change it:
     only a result does, or doubts about all pairs.
     """
     pairs = [pair for revision in revisions for pair in revision]
-    if not pairs:
+    if not pairs and not unequal:
         return Finding(Verdict.UNKNOWN, "there is no pair of a prefill and a decode engine to probe")
     present = {names_of(pair): records[names_of(pair)] for pair in pairs if names_of(pair) in records}
     broken = {names: record for names, record in present.items() if record.verdict is Verdict.BROKEN}
-    if broken:
-        listed = tuple(_broken(names, record) for names, record in sorted(broken.items())[:_LISTED])
-        return Finding(Verdict.BROKEN, "", 0, len(pairs), listed, len(broken))
+    if broken or unequal:
+        listed = [_broken(names, record) for names, record in sorted(broken.items())[:_LISTED]]
+        listed += [_unequal(*pair) for pair in unequal]
+        return Finding(
+            Verdict.BROKEN, "", 0, len(pairs) + len(unequal), tuple(listed[:_LISTED]), len(broken) + len(unequal)
+        )
     verified = {n for n, record in present.items() if record.verdict is Verdict.VERIFIED and n not in doubts}
     covered = {name for names in verified for name in names}
     engines = {engine.name for pair in pairs for engine in pair}
@@ -187,6 +192,11 @@ def _unproved(present: Mapping[Names, Record], doubts: Mapping[Names, str], poss
         (prefill, decode), why = min(doubts.items())
         return Finding(Verdict.UNKNOWN, f"{prefill} to {decode}: {why}", 0, possible)
     return Finding(Verdict.UNKNOWN, "not every prefill and decode engine has been probed yet", 0, possible)
+
+
+def _unequal(prefill: Endpoint, decode: Endpoint) -> Broken:
+    seen = f"the one runs vLLM {prefill.version}, the other {decode.version}"
+    return Broken(prefill.name, decode.name, seen, Cause.VERSION)
 
 
 def _broken(names: Names, record: Record) -> Broken:

@@ -174,12 +174,20 @@ def read_completion(body: Mapping[str, Any], path: str, header_id: str | None, s
 
 
 def _chat_prompt(body: Mapping[str, Any]) -> Tokens:
+    """The tokens of the messages, or those of the leg's parameters (vLLM 0.32, renderers/online_renderer.py)."""
     messages = body["messages"]
     if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
         raise invalid("list_type", "messages", "Input should be a valid list")
     if not messages:
         raise APIError(400, "messages must not be empty", param="messages")
-    return chat_tokens(messages, body.get("tools"))
+    given = params_of(body).get("prompt_token_ids")
+    if given is None:
+        return chat_tokens(messages, body.get("tools"))
+    if isinstance(given, list) and given and all(type(token) is int and 0 <= token <= MAX_TOKEN for token in given):
+        return tuple(given)
+    name = "kv_transfer_params.prompt_token_ids"
+    message = "`kv_transfer_params['prompt_token_ids']` must be a non-empty list of non-negative integers."
+    raise APIError(400, f"{message} (parameter={name})", param=name)
 
 
 def _prompts(prompt: object) -> tuple[Tokens, ...]:

@@ -6,7 +6,6 @@ from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from typing import Any
 
-from pdx_api.connectors import DEFAULT
 from pdx_sim.settings import SimSettings
 
 
@@ -162,7 +161,7 @@ def metrics_text(counts: Counts, settings: SimSettings) -> str:
         "kv_cache_usage_perc": counts.blocks_held_now / settings.num_blocks,
         "num_requests_running": counts.running_now,
         "num_requests_waiting": counts.waiting_now + counts.held_back_now,
-        **(_of_nixl(counts) if settings.connector == DEFAULT else {}),
+        **_of_transfers(counts, settings.transfer_metrics),
         "num_preemptions_total": counts.preemptions,
         "generation_tokens_total": counts.generation_tokens,
         "prompt_tokens_total": computed + external + found,
@@ -189,12 +188,16 @@ def metrics_text(counts: Counts, settings: SimSettings) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _of_nixl(counts: Counts) -> dict[str, float]:
-    """vLLM's metrics of this connector (nixl/stats.py)."""
+def _of_transfers(counts: Counts, connector: str) -> dict[str, float]:
+    """vLLM's metrics of a connector (nixl/stats.py, and from 0.33 on mooncake/stats.py)."""
+    if not connector:
+        return {}
+    own = {"nixl": ("failed_notifications", counts.notices_lost), "mooncake": ("failed_recvs", counts.load_failures)}
+    name, value = own[connector]
     return {
-        "nixl_num_kv_expired_reqs_total": counts.expired,
-        "nixl_num_failed_transfers_total": counts.transfers_failed,
-        "nixl_num_failed_notifications_total": counts.notices_lost,
+        f"{connector}_num_kv_expired_reqs_total": counts.expired,
+        f"{connector}_num_failed_transfers_total": counts.transfers_failed,
+        f"{connector}_num_{name}_total": value,
     }
 
 

@@ -12,6 +12,8 @@ its step. As in vLLM 0.32 (v1/core/sched/scheduler.py, `schedule`):
   computes its prompt and its answer again. Nobody is admitted in that step.
 
 * With a prefix cache, the longest prefix of a prompt whose KV is there is not computed again.
+* With prefill_schedule_interval N, only every Nth step computes prompts while a sequence decodes, unless the last of
+  these steps left sequences in the queue.
 
 Simplification: a sequence takes the blocks of its whole prompt when it is admitted, not chunk by chunk.
 """
@@ -46,6 +48,8 @@ class Limits:
     long_prefill_token_threshold: int
     """0: none."""
     block_size: int
+    prefill_schedule_interval: int = 1
+    """1: prompts in every step."""
 
 
 @dataclass(slots=True, eq=False)
@@ -109,6 +113,8 @@ class _Plan:
 
     budget: int
     threshold: int
+    defers: bool
+    """Whether it computes no prompt."""
     prefills: list[tuple[Work, int]] = field(default_factory=list)
     decodes: list[Work] = field(default_factory=list)
 
@@ -144,6 +150,10 @@ class Scheduler:
         """Holds its blocks while its KV is loaded."""
         self.running: list[Work] = []
         self.preemptions = 0
+        self._steps = 0
+        """Since the engine was idle."""
+        self._is_full = False
+        """Whether the last step with prompts left sequences in the queue."""
 
     @property
     def deferred(self) -> int:
@@ -177,9 +187,14 @@ class Scheduler:
 
     def schedule(self) -> tuple[list[Work], Step | None]:
         """The sequences whose load begins, and the next step; None if nothing can run."""
-        plan = _Plan(self._limits.max_num_batched_tokens, self._threshold())
+        plan = _Plan(self._limits.max_num_batched_tokens, self._threshold(), self._defers())
         preempted = self._schedule_running(plan)
         begun = [] if preempted and not plan.is_empty else self._admit(plan)
+        if not plan.defers:
+            self._is_full = len(self.waiting) + len(self.holding) > 0
+        if plan.is_empty and plan.defers:  # the last sequence that decoded was preempted
+            others, step = self.schedule()
+            return begun + others, step
         if plan.is_empty:
             return begun, None
         sequences = len(plan.prefills) + sum(work.slowness for work in plan.decodes)
@@ -194,6 +209,9 @@ class Scheduler:
         if step.prefills or not step.decodes:
             return 1
         steps = min(work.output - work.produced for work in step.decodes)
+        if self._prompts_wait:
+            interval = self._limits.prefill_schedule_interval
+            steps = min(steps, interval - self._steps % interval)
         room = self._pool.free_blocks // len(step.decodes) * self._limits.block_size
         return max(1, min(steps, room))
 
@@ -202,6 +220,7 @@ class Scheduler:
 
         Sequences that were removed meanwhile are skipped. `times`: the step has passed so often, at most `repeats`.
         """
+        self._steps += times
         running = set(self.running)
         for work, tokens in step.prefills:
             work.computed += tokens
@@ -211,7 +230,18 @@ class Scheduler:
         for work in produced:
             work.produced += times
         self.running = [work for work in self.running if not work.is_done]
+        if not self.running and not self.queued:
+            self._steps, self._is_full = 0, False
         return produced
+
+    @property
+    def _prompts_wait(self) -> bool:
+        return bool(self.waiting or self.holding) or not all(work.decodes for work in self.running)
+
+    def _defers(self) -> bool:
+        """Whether the next step computes no prompt (vLLM's `defer_prefills`)."""
+        is_due = self._steps % self._limits.prefill_schedule_interval == 0
+        return not is_due and not self._is_full and any(work.decodes for work in self.running)
 
     def _threshold(self) -> int:
         others = len(self.running) + self.queued - 1
@@ -223,6 +253,9 @@ class Scheduler:
         index = 0
         while index < len(self.running) and plan.budget > 0:
             work = self.running[index]
+            if plan.defers and not work.decodes:
+                index += 1
+                continue
             while not self._has_room(work):
                 victim = self.running.pop()
                 self._preempt(victim)
@@ -260,6 +293,8 @@ class Scheduler:
             if not queue:
                 break
             work = queue[0]
+            if plan.defers and not (work.loads or work.decodes):
+                break
             if queue is self.waiting and not self._take_prompt(work):
                 break
             queue.popleft()

@@ -4,6 +4,7 @@ import asyncio
 import random
 from collections.abc import Callable
 
+from pdx_api.vllm.versions import abilities, minor
 from pdx_sim.core.connector import KVMover
 from pdx_sim.core.scheduler import Limits, Scheduler, Step, StepCost, Work
 from pdx_sim.core.sequence import Leg, Sequence
@@ -49,6 +50,7 @@ class StepLoop:
             settings.max_num_batched_tokens,
             settings.long_prefill_token_threshold,
             settings.block_size,
+            settings.prefill_schedule_interval if abilities(minor(settings.version)).spaces_prompts else 1,
         )
         self._scheduler = Scheduler(limits, self._cost, state.pool)
         self._entries: dict[str, _Entry] = {}

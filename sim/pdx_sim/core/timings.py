@@ -55,7 +55,8 @@ class Timings:
         *("_prefill", "_queue", "_transfer", "_whole"),
     )
 
-    def __init__(self, model: str, kv_bytes_per_token: int) -> None:
+    def __init__(self, model: str, kv_bytes_per_token: int, transfers: str) -> None:
+        """`transfers`: how the names of the connector's histograms begin; empty: it has none."""
         self._kv_bytes_per_token = kv_bytes_per_token
         self._all: list[_Histogram] = []
 
@@ -69,8 +70,10 @@ class Timings:
         self._prefill = histogram("request_prefill_time_seconds", "Time spent in PREFILL phase.", LATENCY)
         self._decode = histogram("request_decode_time_seconds", "Time spent in DECODE phase.", LATENCY)
         self._whole = histogram("e2e_request_latency_seconds", "Arrival to end.", LATENCY)
-        self._transfer = histogram("nixl_xfer_time_seconds", "Transfer duration of KV.", _TRANSFER)
-        self._bytes = histogram("nixl_bytes_transferred", "Bytes of each transfer of KV.", _BYTES)
+        self._transfer = self._bytes = None
+        if transfers:
+            self._transfer = histogram(f"{transfers}_xfer_time_seconds", "Transfer duration of KV.", _TRANSFER)
+            self._bytes = histogram(f"{transfers}_bytes_transferred", "Bytes of each transfer of KV.", _BYTES)
 
     def token(self, seq: Sequence, now: float) -> None:
         """A token was generated at `now`, on the engine's clock."""
@@ -91,8 +94,9 @@ class Timings:
 
     def moved(self, seconds: float, tokens: int) -> None:
         """The KV of this many tokens was read or written."""
-        self._transfer.observe(seconds)
-        self._bytes.observe(tokens * self._kv_bytes_per_token)
+        if self._transfer is not None and self._bytes is not None:
+            self._transfer.observe(seconds)
+            self._bytes.observe(tokens * self._kv_bytes_per_token)
 
     def text(self) -> str:
         """All histograms in Prometheus' text format."""

@@ -190,11 +190,14 @@ class MooncakeConnector(KVConnector):
             self._tasks.start(self._fail(decode))
 
     async def _write(self, pinned: PinnedPrefill, decode: Registration) -> None:
+        began = self._station.now()
         try:
             await self._station.write(pinned, decode)
         except (PeerUnreachableError, PeerRefusedError):
             self._station.counts.push_failures += 1
+            self._station.counts.transfers_failed += 1
             return
+        self._station.timings.moved(self._station.now() - began, pinned.tokens)
         if self._station.settle(pinned.internal_id) is not None:
             self._station.counts.pushed += 1
 

@@ -123,8 +123,8 @@ async def test_prefill_without_a_connector_stays_cold(order: Order, make_world: 
 
 
 async def test_a_prefill_that_cannot_pair_leaves_decode_warm(make_world: MakeWorld) -> None:
-    """A P of another patch release: D rejects its KV at every warm-up and serves on."""
-    world = await make_world(Order.PREFILL_FIRST, 1, 1, p={"version": "0.32.9"}, sim={"lease_seconds": 0.5}, warm=False)
+    """A P with another model string: D rejects its KV at every warm-up and serves on."""
+    world = await make_world(Order.PREFILL_FIRST, 1, 1, p={"model": "another"}, sim={"lease_seconds": 0.5}, warm=False)
     world.allowed.expired = True
     await eventually(lambda: world.endpoint(world.p).reason is not None and world.endpoint(world.d).warm)
     start = world.endpoint(world.d).generation

@@ -32,12 +32,13 @@ def _hits(usage: dict[str, Any]) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize("shape", STEPS, ids=lambda shape: shape.label)
-@pytest.mark.parametrize("way", [*Order, "pool"])
+@pytest.mark.parametrize("way", [*Order, "pool", "vLLM 0.30"])
 async def test_only_what_the_prompt_has_found_is_cached(
     way: str, shape: Shape, make_world: MakeWorld, tmp_path: Path
 ) -> None:
-    order = Order.PREFILL_FIRST if way == "pool" else Order(way)
-    world = await make_world(order, storage=tmp_path if way == "pool" else None, p=CACHES)
+    order = way if isinstance(way, Order) else Order.PREFILL_FIRST
+    old = {"version": "0.30.0"} if way == "vLLM 0.30" else {}
+    world = await make_world(order, storage=tmp_path if way == "pool" else None, p={**CACHES, **old}, d=old)
     more = USAGE if shape.stream and not shape.agent else {}
     replies = [await world.complete(shape, prompt="A prompt of its own. " * 50, **more) for _ in range(2)]
     (first, prompt), (second, again) = (_hits(_usage(reply)) for reply in replies)

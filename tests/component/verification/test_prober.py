@@ -85,19 +85,28 @@ async def test_the_comparison_bypasses_the_prefix_cache(make_world: MakeWorld) -
 
 
 @pytest.mark.parametrize("policy", OnLoadFailure)
-@pytest.mark.parametrize(("field", "cause"), [("model", Cause.MODEL), ("version", Cause.VERSION)])
-async def test_engines_that_reject_each_other(
-    field: str, cause: Cause, policy: OnLoadFailure, order: Order, make_world: MakeWorld
-) -> None:
+async def test_engines_that_reject_each_other(policy: OnLoadFailure, order: Order, make_world: MakeWorld) -> None:
     """With Fail P never becomes warm. With Recompute only the transfer probes show it."""
     lease = {"lease_seconds": 0.5, "on_load_failure": policy}
-    world = await make_world(order, sim=lease, d={field: "another"}, warm=False, **ON)
+    world = await make_world(order, sim=lease, d={"model": "another"}, warm=False, **ON)
     world.allowed.expired = True
-    await found(world, Verdict.BROKEN, cause)
+    await found(world, Verdict.BROKEN, Cause.MODEL)
     (broken,) = world.gateway.prober.finding.broken
     assert (broken.prefill, broken.decode) == (world.endpoint(world.p).name, world.endpoint(world.d).name)
     recomputed = "prompt by itself" in broken.seen
     assert recomputed is (policy is OnLoadFailure.RECOMPUTE), broken.seen
+
+
+async def test_engines_of_two_patch_releases_get_no_hand_off(order: Order, make_world: MakeWorld) -> None:
+    """vLLM's handshake over NIXL compares the whole version."""
+    world = await make_world(order, d={"version": "0.32.1"}, warm=False, **ON)
+    await found(world, Verdict.BROKEN, Cause.VERSION)
+    (broken,) = world.gateway.prober.finding.broken
+    assert (broken.prefill, broken.decode) == (world.endpoint(world.p).name, world.endpoint(world.d).name)
+    assert broken.seen == "the one runs vLLM 0.32.0, the other 0.32.1"
+    assert (await world.complete()).text == Shape().expected()
+    assert await world.outcomes() == {"whole": 1}
+    assert world.p.counts.legs["prefill"] == world.p.counts.handshakes_refused == 0
 
 
 async def test_a_prefill_without_a_connector(order: Order, make_world: MakeWorld) -> None:

@@ -1,6 +1,8 @@
 """What the campaign of vLLM's versions reads in pytest's report, and the table that it writes."""
 
 from benchmarks.versions.__main__ import CHECKS, VERSIONS, Result, outcome, read, table
+from pdx_api.vllm.versions import TESTED
+from scripts.vllm_versions import BEGIN, END, status, versions
 
 REPORT = """<testsuites><testsuite>
 <testcase classname="tests.engines.test_pull.TestApiTable" name="test_parameter[n]"/>
@@ -27,3 +29,21 @@ def test_the_table_names_what_failed_and_what_did_not_run() -> None:
 
 def test_the_results_are_of_known_versions_and_checks() -> None:
     assert {(each.version, each.check) for each in read()} <= {(v, c) for v in VERSIONS for c in CHECKS}
+
+
+def test_a_version_is_tested_if_real_engines_passed_every_check() -> None:
+    def result(check: str, *failed: str) -> Result:
+        return Result("0.31", check, 9, failed, "c0ffee", "2026-11-28", 1)
+
+    passed = [result(check) for check in CHECKS]
+    first, *rest = CHECKS
+    assert status("0.31", passed) == "tested"
+    assert status("0.31", passed[1:]) == "checked", "one did not run"
+    assert status("0.31", [result(first, "test_a"), *map(result, rest)]) == "checked"
+    assert status("0.31", []) == "checked"
+    assert status(TESTED, []) == "tested", "each run of PDX's tests"
+    page = versions(f"before\n{BEGIN}old\n{END}after\n", [result(first, "test_a"), *map(result, rest)])
+    assert page.startswith(f"before\n{BEGIN}")
+    assert page.endswith(f"{END}after\n")
+    assert f"| 0.31 | checked | {9 * len(CHECKS)} of {9 * len(CHECKS) + 1} |" in page
+    assert "| 0.30 | checked | not run |" in page

@@ -22,6 +22,8 @@ class Arm:
     aggregated: int = 0
     chunk: int | None = None
     """Tokens in one step at most, of an aggregated arm; None: the object's."""
+    interval: int = 0
+    """Steps from one with prompts to the next, of an aggregated arm; 0: the object's."""
     above: int = 0
     """Prompts of fewer tokens are not split (`routing.disaggregateAboveTokens`)."""
     yours: bool = False

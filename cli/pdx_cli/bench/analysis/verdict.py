@@ -133,12 +133,16 @@ def _threshold(split: ArmResult, usable: Sequence[ArmResult]) -> Iterator[str]:
 
 
 def _chunk(whole: ArmResult, usable: Sequence[ArmResult]) -> Iterator[str]:
-    """Whether the size of chunks decides how good the aggregated arm is."""
+    """Whether the chunks decide how good the aggregated arm is."""
     worse = [each for each in usable if not each.arm.split and measurably_more(whole, each)]
     if worse and whole.arm.chunk is not None:
+        steps, flag = "", ""
+        if whole.arm.interval:
+            steps = f" every {whole.arm.interval} steps"
+            flag = f" and --prefill-schedule-interval {whole.arm.interval} in spec.aggregated.args"
         yield (
-            f"Among the aggregated arms, chunks of {whole.arm.chunk} tokens are best "
-            f"(spec.aggregated.chunkedPrefill.maxBatchedTokens; {worse[0].arm.name}: {_rate(worse[0])})."
+            f"Among the aggregated arms, chunks of {whole.arm.chunk} tokens{steps} are best "
+            f"(spec.aggregated.chunkedPrefill.maxBatchedTokens{flag}; {worse[0].arm.name}: {_rate(worse[0])})."
         )
 
 

@@ -11,8 +11,8 @@ from typing import Any, Final
 from pdx_api.names import ENGINE_CONTAINER
 from pdx_api.spec.types import Pool, Spec
 
-_COMPARED: Final = ("--max-num-batched-tokens", "--tensor-parallel-size")
-"""Flags that differ on purpose: the size of chunks, and the devices of an engine."""
+_COMPARED: Final = ("--max-num-batched-tokens", "--prefill-schedule-interval", "--tensor-parallel-size")
+"""Flags that differ on purpose: the size of chunks, the steps between them, and the devices of an engine."""
 
 
 @dataclass(frozen=True, slots=True)

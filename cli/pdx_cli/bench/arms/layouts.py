@@ -2,13 +2,14 @@
 
 import copy
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 from pdx_api.names import Mode
 from pdx_api.quantities import quantity
 from pdx_api.spec.types import Pool, Spec
+from pdx_api.vllm.versions import abilities, stated
 from pdx_cli.bench.analysis.arms import Arm
 from pdx_cli.errors import InputError
 
@@ -16,6 +17,9 @@ INFIX: Final = "-bench-"
 """Between the name of the user's object and what makes an arm's name its own."""
 CHUNKS: Final = (512, 2048)
 """Tokens in one step of the aggregated arms, by default."""
+INTERVALS: Final = (4,)
+"""Steps from one with prompts to the next, of one more aggregated arm, where vLLM can space prompts."""
+_INTERVAL: Final = "--prefill-schedule-interval"
 _MOST_NAME: Final = 41
 
 
@@ -26,6 +30,8 @@ class Wish:
     devices: int
     """How many devices each arm may use."""
     chunks: tuple[int, ...] = CHUNKS
+    intervals: tuple[int, ...] = ()
+    """Empty: `INTERVALS`, if the engines' version of vLLM can space prompts."""
     ratios: tuple[tuple[int, int], ...] = ()
     """Empty: those that the devices allow."""
     above: int = 0
@@ -67,6 +73,7 @@ def arms_of(spec: Spec, wish: Wish) -> list[Arm]:
         )
     whole = devices // devices_of(_aggregated(spec))
     found = [Arm(f"aggregated {whole}, chunks of {chunk}", aggregated=whole, chunk=chunk) for chunk in wish.chunks]
+    found += _spaced(whole, max(wish.chunks), _intervals(spec, wish))
     for p, d in ratios:
         yours = (p, d) == (
             spec.prefill.initial_replicas,
@@ -77,6 +84,24 @@ def arms_of(spec: Spec, wish: Wish) -> list[Arm]:
         if wish.above and wish.above != above:
             found.append(Arm(f"P:D {p}:{d} above {wish.above}", True, p, d, above=wish.above))
     return found
+
+
+def _spaced(whole: int, chunk: int, intervals: Iterable[int]) -> Iterator[Arm]:
+    """Prompts in few steps are computed in large chunks: others would make them wait for nothing."""
+    for interval in intervals:
+        name = f"aggregated {whole}, chunks of {chunk} every {interval} steps"
+        yield Arm(name, aggregated=whole, chunk=chunk, interval=interval)
+
+
+def _intervals(spec: Spec, wish: Wish) -> tuple[int, ...]:
+    version = stated(spec.engine.version, spec.engine.image)
+    can = abilities(version).spaces_prompts
+    if version and wish.intervals and not can:
+        raise InputError(
+            f"vLLM {version} ignores --prefill-schedule-interval without data parallelism; leave --intervals out, or "
+            "use vLLM 0.33."
+        )
+    return wish.intervals or (INTERVALS if can else ())
 
 
 def _ratios(spec: Spec, devices: int) -> tuple[tuple[int, int], ...]:
@@ -103,7 +128,7 @@ def _aggregated(spec: Spec) -> Pool:
 def arm_name(name: str, arm: Arm) -> str:
     """Return the name of an arm's object, at most as long as a name may be."""
     own = (
-        f"a{arm.chunk or arm.aggregated}"
+        f"a{arm.chunk or arm.aggregated}{f'-{arm.interval}' if arm.interval else ''}"
         if not arm.split
         else f"p{arm.prefill}d{arm.decode}{f'-{arm.above}' if arm.above else ''}"
     )
@@ -131,6 +156,8 @@ def object_of(
         chunked = {**(pool.get("chunkedPrefill") or {})}
         if arm.chunk is not None:
             chunked["maxBatchedTokens"] = arm.chunk
+        if arm.interval:
+            pool["args"] = [*(pool.get("args") or ()), _INTERVAL, str(arm.interval)]
         spec["aggregated"] = {**pool, "replicas": arm.aggregated, "chunkedPrefill": chunked}
     namespace = {"namespace": metadata["namespace"]} if metadata.get("namespace") else {}
     return {

@@ -60,7 +60,7 @@ class LocalArms:
             directory.scratch() as scratch,
             contextlib.closing(Processes(directory.reaper_log)) as processes,
         ):
-            layout = self._layout(deployment, str(scratch.storage))
+            layout = self._layout(deployment, arm, str(scratch.storage))
             session = Session(deployment, self.kind, layout, directory, processes, scratch.sockets, _START_SECONDS)
             try:
                 proof = await session.prove()
@@ -71,7 +71,7 @@ class LocalArms:
             finally:
                 await processes.stop()
 
-    def _layout(self, deployment: PDDeployment, storage: str) -> Layout:
+    def _layout(self, deployment: PDDeployment, arm: Arm, storage: str) -> Layout:
         port, admin = ports.allocate(2)
         taken = frozenset({port, admin})
         layout = lay_out(
@@ -84,13 +84,14 @@ class LocalArms:
         )
         if self.kind is EngineKind.VLLM:
             return layout
-        return replace(layout, engines=tuple(self._sim(deployment, each) for each in layout.engines))
+        return replace(layout, engines=tuple(self._sim(deployment, arm, each) for each in layout.engines))
 
-    def _sim(self, deployment: PDDeployment, engine: EngineProgram) -> EngineProgram:
-        """A simulated engine with the size of chunks that the arm has."""
+    def _sim(self, deployment: PDDeployment, arm: Arm, engine: EngineProgram) -> EngineProgram:
+        """A simulated engine with the chunks that the arm has."""
         chunk = deployment.spec.pools()[engine.role].chunked_prefill.max_batched_tokens
         sized = ("--max-num-batched-tokens", str(chunk)) if chunk is not None else ()
-        return replace(engine, argv=(*engine.argv, *self.sim_flags, *sized))
+        spaced = ("--prefill-schedule-interval", str(arm.interval)) if arm.interval else ()
+        return replace(engine, argv=(*engine.argv, *self.sim_flags, *sized, *spaced))
 
     def _target(self, deployment: PDDeployment, arm: Arm, layout: Layout, client: Client) -> Target:
         spec = deployment.spec

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from pdx_api.vllm_metrics import read_metrics
 from pdx_sim import expected_text, tokenize
 from tests.component.sim.conftest import PROMPT, Answer, MakePair, Pair, hang_up, until
 
@@ -175,3 +176,16 @@ async def test_a_leg_of_the_other_role_kills(pair: Pair) -> None:
     assert (await pair.post(pair.p, kv_transfer_params=decode_params(pair))).status == 500
     assert pair.d.dead
     assert pair.p.dead
+
+
+async def test_transfers_are_counted_from_vllm_033_on(make_pair: MakePair) -> None:
+    for version, counted in (("0.32.0", False), ("0.33.0", True)):
+        pair = await make_pair(connector="Mooncake", version=version)
+        await prefill(pair)
+        assert (await pair.decode(decode_params(pair))).text == EXPECTED
+        await until(pair.is_clean)
+        async with pair.session.get(f"{pair.p.url}/metrics") as response:
+            page = read_metrics(await response.read())
+        size = len(tokenize(PROMPT)) * pair.p.settings.kv_bytes_per_token
+        assert (page.transfer.count, page.transfer_bytes) == ((1, size) if counted else (0, None))
+        assert page.failed_transfers == (0 if counted else None)

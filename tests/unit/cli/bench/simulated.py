@@ -67,9 +67,9 @@ def measure(case: Case, arm: Arm, seed: int) -> ArmResult:
 def step(case: Case, arm: Arm, rate: float, repeat: int, seed: int) -> StepResult:
     """One step of an arm. Equal repeats of different arms have the same requests."""
     rng = random.Random(f"{seed} {repeat} {rate:.6f}")
-    model = EngineModel.of(
-        LLAMA_70B, **dict(case.changes), **({"max_num_batched_tokens": arm.chunk} if arm.chunk else {})
-    )
+    chunked = {"max_num_batched_tokens": arm.chunk} if arm.chunk else {}
+    spaced = {"prefill_schedule_interval": arm.interval} if arm.interval else {}
+    model = EngineModel.of(LLAMA_70B, **dict(case.changes), **chunked, **spaced)
     layout = Layout(arm.prefill, arm.decode, arm.aggregated)
     engines = layout.engines(model)
     router = Gateway(engines, Stateless(), Stateless(), above=arm.above)

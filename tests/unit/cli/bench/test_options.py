@@ -15,7 +15,7 @@ from pdx_cli.bench.arguments import check_new
 from pdx_cli.bench.compare import check_count
 from pdx_cli.bench.load.workload import Fixed, Traced
 from pdx_cli.bench.loads import LoadOptions, slo_of, workload
-from pdx_cli.bench.options import chunks, factor, flags, rates, ratios
+from pdx_cli.bench.options import chunks, factor, flags, intervals, rates, ratios
 from pdx_cli.bench.targets import on_this_machine
 from pdx_cli.errors import CommandError, InputError
 from pdx_cli.inputs import target
@@ -30,6 +30,7 @@ def test_times_and_factors() -> None:
     assert [factor(each) for each in ("1/32", "0.5", "2")] == [1 / 32, 0.5, 2.0]
     assert rates("2,4.5") == (2.0, 4.5)
     assert chunks("512,2048") == (512, 2048)
+    assert intervals("2,8") == (2, 8)
     assert ratios("1:3, 2:2") == ((1, 3), (2, 2))
 
 
@@ -39,7 +40,8 @@ def test_times_and_factors() -> None:
         *((duration, each) for each in ("", "0", "-1s", "1 day", "nan", "1e9s", "1000000000s")),
         *((factor, each) for each in ("", "1/0", "-2", "x", "nan", "1e9", "1e999999999")),
         *((rates, each) for each in ("", "0", "2,,3", "x")),
-        *((chunks, each) for each in ("", "0", "a")),
+        *((chunks, each) for each in ("", "0", "-1", "a")),
+        *((intervals, each) for each in ("", "0", "1", "a")),
         *((ratios, each) for each in ("", "1", "0:1", "1:2:3")),
     ],
 )

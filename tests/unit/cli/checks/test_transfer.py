@@ -146,3 +146,29 @@ def test_prompts_in_the_prefix_cache_are_no_finding(uncached: int) -> None:
     assert found(gateways=(recent("one", 20, 40_000, cached=40_000 - uncached),)) == []
     cached = engine(Role.DECODE, tokens=PromptTokens(60_000, 0, uncached))
     assert found(engines=(engine(Role.PREFILL), cached)) == []
+
+
+def _page(connector: str, failed: int, moved: int = 0) -> str:
+    counts = f'vllm:{connector}_num_failed_transfers_total{{engine="0"}} {failed}\n'
+    seconds = f'vllm:{connector}_xfer_time_seconds_count{{engine="0"}} {moved}\n'
+    return counts + (f"{seconds}{seconds.replace('_count', '_sum')}" if moved else "")
+
+
+@pytest.mark.parametrize(
+    ("page", "expected"),
+    [
+        (_page("nixl", 3), ["3 transfers of KV have failed on the decode engine qwen-decode-a-1 since its start"]),
+        (_page("mooncake", 12, 1000), ["12 transfers of KV have failed on the decode engine qwen-decode-a-1"]),
+        ('vllm:mooncake_num_failed_recvs_total{engine="0"} 7\n' + _page("mooncake", 0), ["7 transfers of KV"]),
+        (_page("nixl", 2), []),
+        (_page("nixl", 9, 1000), []),
+    ],
+)
+def test_transfers_that_failed_by_the_count_of_an_engine(page: str, expected: list[str]) -> None:
+    engines = engine(Role.PREFILL), engine(Role.DECODE, metrics=page)
+    findings = [each for each in found(engines=engines) if each.cause == "TransfersFailed"]
+    assert len(findings) == len(expected)
+    assert all(part in each.sentence for part, each in zip(expected, findings, strict=True))
+    assert is_healthy(findings), "a note"
+    blocked = engine(Role.PREFILL), engine(Role.DECODE, metrics=page, log=BLOCKED_LOG)
+    assert "TransfersFailed" not in {each.cause for each in found(engines=blocked)}, "the log has the cause"

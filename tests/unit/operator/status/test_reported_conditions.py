@@ -85,6 +85,7 @@ def test_an_unchecked_version_of_vllm_is_in_ready() -> None:
         ({}, ("0.31.0",), "engines run vLLM 0.31, but the tag of the image states 0.32; correct spec.engine.version"),
         ({"version": "0.33"}, ("0.32.0",), "engines run vLLM 0.32, but spec.engine.version is 0.33; correct "),
         ({}, ("0.32.0", "0.33.0"), "engines run vLLM 0.32 and 0.33: only engines of one version pair"),
+        ({}, ("0.32.0", "0.32.1"), "engines run vLLM 0.32.0 and 0.32.1: only engines of one version pair"),
         ({"version": "0.33"}, ("mine",), ""),
     ],
 )

@@ -2,14 +2,15 @@
 
 from collections import Counter
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from pdx_api.names import Role
 from pdx_api.verification import Cause, Verdict
-from pdx_proxy.endpoints.endpoint import State
+from pdx_proxy.endpoints.endpoint import Endpoint, State
 from pdx_proxy.verification.record import Names, Pair, Record, Result
-from pdx_proxy.verification.schedule import candidates, due
+from pdx_proxy.verification.schedule import candidates, due, unequal
 from pdx_proxy.verification.verdict import next_record
 from tests.unit.proxy.verification.pools import D, P, engine, names, pairs_of, pool
 
@@ -45,6 +46,19 @@ def test_candidates_are_pairs_of_one_revision() -> None:
     first, second = candidates([*pool(1, 1), *others])
     assert names(first) == [("prefill-a-0", "decode-a-0"), ("prefill-a-7", "decode-a-0")]
     assert names(second) == [("prefill-b-0", "decode-b-0")]
+
+
+def test_pairs_whose_versions_differ_count_if_their_revision_has_no_other() -> None:
+    def of(role: Role, number: int, version: str, **more: Any) -> Endpoint:
+        return replace(engine(role, number), version=version, **more)
+
+    waits = of(P, 0, "0.32.0", warm_up_state=State.WARMING, reason="waits")
+    others = of(D, 0, "0.32.1"), of(D, 1, "0.33.0"), of(D, 2, "")
+    assert names(unequal([waits, *others[:2]])) == [("prefill-a-0", "decode-a-0"), ("prefill-a-0", "decode-a-1")]
+    assert unequal([waits, others[0], of(D, 3, "0.32.0")]) == []
+    assert unequal([waits, of(D, 0, "0.32.1", warm_up_state=State.COLD)]) == []
+    assert unequal([waits, *others]) == [], "an unknown version pairs with all"
+    assert candidates([waits, *others[:2]]) == []
 
 
 @pytest.mark.parametrize(("prefill", "decode"), [(1, 1), (2, 2), (4, 4), (1, 16)])

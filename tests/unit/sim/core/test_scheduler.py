@@ -66,6 +66,46 @@ def test_a_long_prefill_leaves_tokens_to_others_but_not_when_it_is_alone() -> No
     assert chunks(pass_step(loop)) == {"a": 30, "b": 30}
 
 
+def test_prompts_wait_for_their_step_while_others_decode() -> None:
+    loop, _ = scheduler(prefill_schedule_interval=3)
+    loop.add(work("a", prompt=150, output=20))
+    assert [chunks(pass_step(loop)) for _ in range(2)] == [{"a": 100}, {"a": 50}], "nothing decodes yet"
+    loop.add(work("b", prompt=150))
+    assert [chunks(pass_step(loop)) for _ in range(5)] == [{}, {"b": 99}, {}, {}, {"b": 51}]
+
+
+def test_steps_that_repeat_end_where_prompts_are_due() -> None:
+    loop, _ = scheduler(prefill_schedule_interval=4)
+    loop.add(work("a", output=20))
+    pass_step(loop)
+    _, step = loop.schedule()
+    assert step is not None
+    assert loop.repeats(step) == 19, "nobody waits"
+    loop.add(work("b"))
+    assert loop.repeats(step) == 3
+    loop.complete(step, 3)
+    assert chunks(pass_step(loop)) == {"b": 20}
+
+
+def test_a_queue_that_stays_full_is_served_in_every_step() -> None:
+    loop, _ = scheduler(prefill_schedule_interval=4)
+    loop.add(work("a", output=20))
+    pass_step(loop)
+    for name in "bcd":
+        loop.add(work(name, prompt=80))
+    assert [chunks(pass_step(loop)) for _ in range(4)] == [{}, {}, {}, {"b": 80, "c": 19}]
+    assert chunks(pass_step(loop)) == {"c": 61, "d": 37}, "d was left in the queue"
+
+
+def test_no_step_is_empty_because_prompts_are_not_due() -> None:
+    """The only sequence that decodes is preempted: there is no block for its next token."""
+    loop, pool = scheduler(blocks=4, prefill_schedule_interval=100)
+    loop.add(work("a", prompt=19, output=10))
+    pass_step(loop)
+    assert pool.take("other", 2)
+    assert chunks(pass_step(loop)) == {"a": 20}
+
+
 def test_no_more_than_max_num_seqs_run() -> None:
     loop, _ = scheduler()
     for name in "abcdef":

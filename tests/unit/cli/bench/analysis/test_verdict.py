@@ -51,6 +51,16 @@ def test_it_does_not_pay() -> None:
     assert "a faster link (the KV of one request takes 50 ms)" in str(found)
 
 
+def test_the_best_chunks_are_named_with_their_steps() -> None:
+    worse = result(replace(WHOLE, name="aggregated 4, chunks of 512", chunk=512), 8, 8, 8)
+    best = result(replace(WHOLE, chunk=2048, interval=4), 10, 10, 10)
+    found = judge([worse, best, result(SPLIT, 5, 5, 5)], SLO)
+    assert (
+        "chunks of 2048 tokens every 4 steps are best (spec.aggregated.chunkedPrefill.maxBatchedTokens and "
+        "--prefill-schedule-interval 4 in spec.aggregated.args; aggregated 4, chunks of 512: 8" in str(found)
+    )
+
+
 def test_a_looser_slo_would_change_it() -> None:
     loser = result(WHOLE, 10, 10, 10)
     busy = replace(step(15.0, 0.5), tpot_misses=50, ttft_misses=0, tpot=replace(step(15.0).tpot, p90=0.07))

@@ -75,6 +75,30 @@ def test_arms_that_are_refused(devices: int, more: dict[str, Any], part: str) ->
         arms(devices, **more)
 
 
+def test_an_arm_spaces_its_prompts_where_vllm_can() -> None:
+    newer = parse(body(engine={"version": "0.33.0"})).spec
+    name = "aggregated 4, chunks of 2048 every {} steps"
+    assert [(each.name, each.chunk) for each in arms_of(newer, Wish(4)) if each.interval] == [(name.format(4), 2048)]
+    chosen = [each for each in arms_of(newer, Wish(4, intervals=(2, 8))) if not each.split]
+    assert [each.name for each in chosen[2:]] == [name.format(2), name.format(8)]
+    unstated = parse(body(engine={"image": "registry.example/llm@sha256:" + "0" * 64})).spec
+    assert not [each for each in arms_of(unstated, Wish(4)) if each.interval]
+    assert len([each for each in arms_of(unstated, Wish(4, intervals=(2,))) if each.interval]) == 1
+    with pytest.raises(InputError, match=r"vLLM 0\.32 ignores --prefill-schedule-interval.*leave --intervals out"):
+        arms_of(parse(body(engine={"version": "0.32.0"})).spec, Wish(4, intervals=(2,)))
+
+
+def test_the_engines_of_such_an_arm_get_the_flag() -> None:
+    mine = body(engine={"version": "0.33.0"}, decode={"replicas": 3, "args": ["--seed", "1"], **GPU})
+    arm = Arm("x", aggregated=4, chunk=2048, interval=4)
+    found = object_of(mine, arm, {}, {})
+    assert found["spec"]["aggregated"]["args"] == ["--seed", "1", "--prefill-schedule-interval", "4"]
+    assert found["spec"]["decode"]["args"] == ["--seed", "1"]
+    assert found["metadata"]["name"] == "qwen-bench-a2048-4"
+    own = {"aggregated": {"replicas": 4, "args": ["--prefill-schedule-interval", "2"], **GPU}}
+    assert differences(parse(body(**own)).spec) == [], "it differs on purpose"
+
+
 def test_the_objects_of_arms_leave_the_users_alone() -> None:
     mine = body(routing={"disaggregateAboveTokens": 100})
     kept = str(mine)
@@ -196,18 +220,18 @@ def test_free_devices() -> None:
 
 
 def test_too_few_devices_are_refused_with_their_number() -> None:
-    choices = Choices(None, (512,), (), 0)
+    choices = Choices(None, (512,), (), (), 0)
     with pytest.raises(InputError, match="Each arm needs 4 devices and 3 devices are free"):
         planned_arms(parse(body()), choices, 3)
     found, devices = planned_arms(parse(body()), choices, 4)
     assert (len(found), devices) == (4, 4)
-    assert planned_arms(parse(body()), Choices(2, (512,), (), 0), 3)[1] == 2
+    assert planned_arms(parse(body()), Choices(2, (512,), (), (), 0), 3)[1] == 2
 
 
 def test_unequal_arms_are_refused_before_anything_starts() -> None:
     differing = body(prefill={"replicas": 1, "args": ["--enforce-eager"]})
     with pytest.raises(InputError, match="different args"):
-        planned_arms(parse(differing), Choices(None, (512,), (), 0), None)
+        planned_arms(parse(differing), Choices(None, (512,), (), (), 0), None)
 
 
 def arm_object(name: str, renewed: float) -> dict[str, Any]:
