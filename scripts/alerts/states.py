@@ -2,6 +2,7 @@
 
 from typing import Final
 
+from pdx_cli.sources.experience import TAIL_TIMES
 from scripts.alerts.model import ONE, Record, objects, rate, total
 
 _PAST: Final = "1d"
@@ -126,7 +127,7 @@ SLOW_TOKENS: Final = Record("pdx:slow_tokens", f"{_TPOT.name} > {_TPOT_GOAL.name
 SLOW_FIRST_TOKEN: Final = Record(
     "pdx:slow_first_token",
     f"({_TTFT.name} > {_TTFT_GOAL.name} and {_TTFT_MEAN.name} > {_TTFT_GOAL.name}) "
-    f"or {_TTFT.name} > 2.5 * {_TTFT_GOAL.name} "
+    f"or {_TTFT.name} > {TAIL_TIMES} * {_TTFT_GOAL.name} "
     f"or {share(_SHED, _ASKED, 0.05, 5)}",
 )
 

@@ -11,6 +11,7 @@ from pdx_cli.sources.experience import (
     Limit,
     experience_of,
     gateway_objectives,
+    late_streams,
     limits_of,
     longest_part,
     never_splits,
@@ -100,11 +101,10 @@ def late_answers(observation: Observation) -> Iterator[Finding]:
     """First tokens come late, or tokens come slowly: see `limits_of` for what they are compared with."""
     states = _states(observation)
     seen, limits = experience_of(states), _limits(observation, states)
-    late = limits["ttft"]
-    if seen.ttft is not None and seen.ttft > late.seconds:
+    if late := late_streams(seen.ttft, seen.ttft_p90, limits["ttft"]):
         yield impact(
-            f"Answers begin late: half of the streams of {seen.period} waited for more than {spoken(seen.ttft)} for "
-            f"their first token; {late.clause}",
+            f"Answers begin late: {late[0]} of the streams of {seen.period} waited for more than {spoken(late[1])} for "
+            f"their first token; {limits['ttft'].clause}",
             "FirstTokenLate",
         )
     slow = {name: seconds for name, seconds in seen.tpot.items() if seconds > limits["tpot"].seconds}

@@ -133,7 +133,7 @@ def _status(shown: Figures) -> Text:
     faults = (shown.unhealthy, shown.unverified, shown.silent, shown.recomputes, shown.ready < shown.gateways)
     if shown.ready and any(faults):
         word, style = "DEGRADED", "yellow"
-    if shown.ready and (shown.is_late or shown.slow):
+    if shown.ready and (shown.late or shown.slow):
         word, style = "SLOW", BAD
     if shown.ready and shown.experience.fails:
         word, style = "FAILING", BAD
@@ -192,11 +192,11 @@ def _impacts(shown: Figures) -> Iterator[str]:
     if seen.fails:
         refused = f"; {seen.retries_refused} retries were refused" if seen.retries_refused else ""
         yield f"{seen.share}: {seen.failures} of the {seen.ended} of {seen.period}{refused}"
-    if shown.is_late and shown.ttft is not None:
+    if late := shown.late:
         longest = longest_part(seen, pushes="PrefillFirst" not in shown.wiring)
         most = f"; most of it is the phase {longest[0]}" if longest else ""
         most = f"; {seen.queued} requests wait in the queue" if seen.queued else most
-        yield f"TTFT is {spoken(shown.ttft)} for half of the streams; {limits['ttft'].clause}{most}"
+        yield f"TTFT is {spoken(late[1])} for {late[0]}; {limits['ttft'].clause}{most}"
     for each in shown.slow:
         yield f"{each.name} needs {spoken(each.load.tpot or 0.0)} for each token; {limits['tpot'].clause}"
     if shown.cannot_split:
@@ -251,7 +251,7 @@ def _rate(shown: Figures, rate: float) -> str:
 def _latency(shown: Figures, timed: Sequence[float], width: int) -> Text:
     """Return TTFT and TPOT; a narrow screen drops the label and the middle quantile, which the phases have too."""
     first = shown.phase(FIRST_TOKEN)
-    late, slow = ("red" if each else "" for each in (shown.is_late, shown.slow))
+    late, slow = ("red" if each else "" for each in (shown.late, shown.slow))
     ttft = [f"p{100 * q:g} {duration(v)}" for q, v in zip(QUANTILES, first.quantiles, strict=True)] if first else ["-"]
     tpot = (("   TPOT ", "dim"), (duration(sum(timed) / len(timed)) if timed else "-", slow))
     whole = line(("Latency   ", "dim"), (f"TTFT {'  '.join(ttft)}", late), *tpot)

@@ -23,6 +23,8 @@ LEAST_SHARE: Final = 0.01
 """Requests that fail, and their share, from which on clients suffer."""
 TIMES_NORMAL: Final = 3.0
 """Without an objective, a time is too long if it is so many times the normal one."""
+TAIL_TIMES: Final = 2.5
+"""The slowest tenth of the streams may wait for so many times the limit: bounds of a histogram are this far apart."""
 _MARGINS: Final = {"ttft": 0.5, "tpot": 0.02}
 """Seconds above the normal time that a person notices."""
 _PATIENCE: Final = {"ttft": 10.0, "tpot": 0.15}
@@ -64,6 +66,8 @@ class Experience:
     retries_refused: int = 0
     ttft: float | None = None
     """Median; of several gateways the longest."""
+    ttft_p90: float | None = None
+    """90th percentile; of several gateways the longest."""
     queue: float | None = None
     """Median wait of those that waited in the queue; of several gateways the longest."""
     waited: int = 0
@@ -101,6 +105,18 @@ class Experience:
         return f"the last {minutes} minutes" if minutes > 1 else f"the last {self.seconds:.0f} s"
 
 
+def late_streams(median: float | None, p90: float | None, limit: Limit) -> tuple[str, float] | None:
+    """Return which share of the streams waits too long for its first token, and how long at least; None if none does.
+
+    Where the newest requests are served first, the median is short although the others wait for long.
+    """
+    if median is not None and median > limit.seconds:
+        return "half", median
+    if p90 is not None and p90 > TAIL_TIMES * limit.seconds:
+        return "a tenth", p90
+    return None
+
+
 def longest_part(seen: Experience, *, pushes: bool) -> tuple[str, float] | None:
     """Return the phase of which half of the median TTFT or more consists, and its median.
 
@@ -131,6 +147,7 @@ def experience_of(states: Iterable[Body]) -> Experience:
         broken=_sum(histories, "broken"),
         retries_refused=sum(history.get("retriesRefused") or 0 for history in histories),
         ttft=_longest(histories, "ttft"),
+        ttft_p90=_longest(histories, "ttft", "p90"),
         queue=_longest(histories, "queue"),
         waited=sum((history.get("queue") or {}).get("count") or 0 for history in histories),
         queued=sum(flight.get("queued") or 0 for _, flight in found),
@@ -199,8 +216,8 @@ def _longest_phases(histories: Iterable[Body]) -> dict[str, float]:
     return {name: median for name, median in medians.items() if median is not None}
 
 
-def _longest(histories: Iterable[Body], name: str) -> float | None:
-    return max((m for each in histories if (m := (each.get(name) or {}).get("median")) is not None), default=None)
+def _longest(histories: Iterable[Body], name: str, quantile: str = "median") -> float | None:
+    return max((m for each in histories if (m := (each.get(name) or {}).get(quantile)) is not None), default=None)
 
 
 def _normal(histories: Iterable[Body], name: str) -> float | None:

@@ -15,6 +15,7 @@ from pdx_cli.sources.experience import (
     Limit,
     experience_of,
     gateway_objectives,
+    late_streams,
     limits_of,
     never_splits,
 )
@@ -165,9 +166,15 @@ class Figures:
         return first.quantiles[0] if first and not math.isnan(first.quantiles[0]) else self.experience.ttft
 
     @property
-    def is_late(self) -> bool:
-        """Whether first tokens come later than their limit."""
-        return self.is_beyond("ttft", self.ttft)
+    def late(self) -> tuple[str, float] | None:
+        """Which streams got their first token too late, and how late: between the samples, or in the last minutes."""
+        seen, limit = self.experience, self.limits.get("ttft")
+        if limit is None:
+            return None
+        if now := late_streams(self.ttft, None, limit):
+            return f"{now[0]} of the streams", now[1]
+        lately = late_streams(seen.ttft, seen.ttft_p90, limit)
+        return (f"{lately[0]} of the streams of {seen.period}", lately[1]) if lately else None
 
     def is_beyond(self, name: str, seconds: float | None) -> bool:
         """Whether a time is longer than the limit of that name."""

@@ -25,14 +25,14 @@ _WAITS: Final = (Phase.TO_PREFILL, Phase.PREFILL, Phase.HANDOFF)
 _MEASURED: Final = (Phase.FIRST_TOKEN, Phase.QUEUE, *_WAITS)
 
 
-def median(counts: Sequence[int]) -> float | None:
-    """Return the median of a histogram with `BUCKETS`, interpolated in its bucket; None with too few durations."""
+def quantile(counts: Sequence[int], share: float = 0.5) -> float | None:
+    """Return a quantile of a histogram with `BUCKETS`, interpolated in its bucket; None with too few durations."""
     total, below, low = sum(counts), 0, 0.0
     if total < _LEAST:
         return None
     for bound, count in zip(BUCKETS, counts, strict=False):
-        if below + count >= total / 2:
-            return low + (bound - low) * (total / 2 - below) / max(count, 1)
+        if below + count >= share * total:
+            return low + (bound - low) * (share * total - below) / max(count, 1)
         low, below = bound, below + count
     return low
 
@@ -159,8 +159,8 @@ def _totals(at: float, report: Mapping[str, Any], tokens: Mapping[str, Mean]) ->
 
 def _speed(then: _Totals, now: _Totals, first: Mapping[str, Mean]) -> _Speed:
     tokens = sum(now.token_times(then, first).values(), NO_TIME)
-    return _Speed(median(now.durations(then, Phase.FIRST_TOKEN)), tokens.mean)
+    return _Speed(quantile(now.durations(then, Phase.FIRST_TOKEN)), tokens.mean)
 
 
 def _described(counts: Sequence[int]) -> dict[str, Any]:
-    return {"count": sum(counts), "median": median(counts)}
+    return {"count": sum(counts), "median": quantile(counts), "p90": quantile(counts, 0.9)}

@@ -89,6 +89,15 @@ def test_late_first_tokens(changes: dict[str, Any], clause: str) -> None:
     ]
 
 
+@pytest.mark.parametrize(("p90", "is_late"), [(0.9, False), (2.2, False), (2.3, True), (None, False)])
+def test_a_tenth_of_the_streams_waits_for_long_while_the_newest_are_served_first(
+    p90: float | None, is_late: bool
+) -> None:
+    found = impacts(here(served(ttft={"count": 40, "median": 0.3, "p90": p90})))
+    assert len(found) == is_late
+    assert not found or "a tenth of the streams of the last 2 minutes waited for more than 2.3 s" in found[0]
+
+
 def test_the_command_line_comes_before_the_gateway() -> None:
     shown = served(ttft={"count": 40, "median": 3.0}, objectives={"ttftSeconds": 2.0})
     assert here(shown, objectives=Objectives(ttft=5.0, source="--slo")) == []

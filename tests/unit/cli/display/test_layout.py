@@ -135,6 +135,14 @@ def test_a_healthy_deployment_is_ok_and_has_no_problem() -> None:
             },
             "TTFT is 5 s for half of the streams; normal is 300 ms; most of it is the phase handoff",
         ),
+        (
+            {
+                "experience": Experience(seconds=120.0, ttft=0.5, ttft_p90=2.6, queued=9),
+                "limits": {"ttft": Limit(1.0, "normal is", 0.3)},
+            },
+            "TTFT is 2.6 s for a tenth of the streams of the last 2 minutes; normal is 300 ms; "
+            "9 requests wait in the queue",
+        ),
         ({"problems": {"shed: full": (1.5, 4)}}, "shed: full: 1.5/s"),
         ({"outcomes": {"broken": (1.5, 4)}}, "3 requests lost the engine during the answer since the last update"),
         ({"outcomes": {"idle": (0.5, 4)}}, "1 request got no more events during the answer since the last update"),

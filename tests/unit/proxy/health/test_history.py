@@ -9,7 +9,7 @@ from pdx_api.names import Role
 from pdx_api.vllm_metrics import EngineMetrics, Mean
 from pdx_proxy.config.settings import Address, EndpointSpec
 from pdx_proxy.endpoints.endpoint import Endpoint
-from pdx_proxy.health.history import History, median, typical
+from pdx_proxy.health.history import History, quantile, typical
 from pdx_proxy.health.reports import Report
 from pdx_proxy.telemetry.counters import BUCKETS, Counters, Outcome, Phase
 
@@ -54,7 +54,9 @@ def test_the_last_minutes_end_now_and_hold_nothing_older() -> None:
     assert found["seconds"] == 120.0
     assert found["outcomes"] == {"unavailable": 20}
     assert found["retriesRefused"] == 3
-    assert found["ttft"] == {"count": 20, "median": pytest.approx(3.75)}, "between 2.5 s and 5 s"
+    assert found["ttft"] == {"count": 20, "median": pytest.approx(3.75), "p90": pytest.approx(4.75)}, (
+        "between 2.5 s and 5 s"
+    )
 
 
 def test_a_gateway_that_has_just_started_reports_all_it_has_seen() -> None:
@@ -113,9 +115,9 @@ def test_engines_that_are_gone_are_forgotten() -> None:
 
 
 def test_too_few_durations_have_no_median() -> None:
-    assert median([9, *[0] * len(BUCKETS)]) is None
-    assert median([10, *[0] * len(BUCKETS)]) == pytest.approx(BUCKETS[0] / 2)
-    assert median([*[0] * len(BUCKETS), 10]) == BUCKETS[-1], "beyond the last bucket, at least its bound"
+    assert quantile([9, *[0] * len(BUCKETS)]) is None
+    assert quantile([10, *[0] * len(BUCKETS)]) == pytest.approx(BUCKETS[0] / 2)
+    assert quantile([*[0] * len(BUCKETS), 10]) == BUCKETS[-1], "beyond the last bucket, at least its bound"
     assert typical([]) is None
     assert typical([None, 3.0, 1.0]) == 1.0
 
@@ -131,9 +133,9 @@ def test_waits_breaks_and_restarts_of_the_last_minutes() -> None:
     )
     found = gateway.found
     assert found["phases"] == {
-        "to_prefill": {"count": 0, "median": None},
-        "prefill": {"count": 0, "median": None},
-        "handoff": {"count": 12, "median": pytest.approx(3.75)},
+        "to_prefill": {"count": 0, "median": None, "p90": None},
+        "prefill": {"count": 0, "median": None, "p90": None},
+        "handoff": {"count": 12, "median": pytest.approx(3.75), "p90": pytest.approx(4.75)},
     }
     assert found["broken"] == {D.name: 1}
     assert found["restarts"] == {D.name: 3}
