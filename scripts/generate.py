@@ -22,6 +22,7 @@ from scripts.crd import custom_resource_definition
 from scripts.dashboards import dashboards
 from scripts.doctor_svg import figure
 from scripts.failures import failures
+from scripts.fault_table import fault_table
 from scripts.promises import promises
 from scripts.reference import reference
 from scripts.release import names, notes
@@ -72,6 +73,7 @@ def generated(root: Path) -> Mapping[Path, str]:
     promised = Path("docs") / "security-tests.md"
     supported = Path("docs") / "versions.md"
     settled = Path("docs") / "settling.md"
+    alerts = Path("docs") / "observability.md"
     files = {
         CRD: crd,
         Path("docs") / "reference.md": reference(object_schema()),
@@ -79,6 +81,7 @@ def generated(root: Path) -> Mapping[Path, str]:
         supported: versions(_read(root / supported) or "", campaign_results()),
         Path("docs") / "vllm-contract.md": contract(),
         settled: settling(_read(root / settled) or ""),
+        alerts: fault_table(_read(root / alerts) or ""),
         RULES: rules_file(),
         api: api_parameters(_read(root / api) or ""),
         guide: style(_read(root / guide) or ""),

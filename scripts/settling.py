@@ -32,7 +32,7 @@ def settling(document: str) -> str:
 
 
 def _section(title: str, kinds: tuple[Kind, ...]) -> str:
-    names = ("family", "P's leg", "D's leg", "stream", "who can notify P", "the next step", "why")
+    names = ("kind", "P's leg", "D's leg", "stream", "who can notify P", "the next step", "why")
     rows = [row for row in ROWS if row.kinds & set(kinds)]
     shown = [True, True, True, any(row.stream is not None for row in rows), title == "Pull", True, True]
     if title == "Pull":
@@ -63,7 +63,7 @@ def _names(members: Iterable[Enum], every: Iterable[Enum] = ()) -> str:
     if every and members == frozenset(every):
         return "all"
     order = list(type(next(iter(members))))
-    return ", ".join(str(member.value) for member in sorted(members, key=order.index))
+    return ", ".join(f"`{member.value}`" for member in sorted(members, key=order.index))
 
 
 def _step(step: Step) -> str:
@@ -72,12 +72,13 @@ def _step(step: Step) -> str:
     if isinstance(step, Ask):
         return _ASKS[step]
     if isinstance(step, Free):
-        leg = "that D must refuse" if step is Free.BY_REFUSED_LEG else "of one token"
-        return f"send a D a leg {leg}; `released`, or `lease` if that fails"
+        if step is Free.BY_REFUSED_LEG:
+            return "send an invalid leg to a D; `released` if D refuses the leg, otherwise `lease`"
+        return "send a leg of one token to a D; `released` if D answers 200, otherwise `lease`"
     if isinstance(step, Substitute):
         prompt = "a short prompt" if step.short else "the whole prompt"
-        notice = "close D's leg, wait 1 s, and then " if step.after_notice else ""
-        return f"{notice}send P a leg with {prompt}; `finished`, or `{step.otherwise}` if that fails"
+        notice = "if D's leg is open, close it; wait 1 s, and then " if step.after_notice else ""
+        return f"{notice}send P a leg with {prompt}; `finished` if P answers 200, otherwise `{step.otherwise}`"
     assert isinstance(step, CloseWhenOpen)
     seconds = "10 s" if step.seconds is None else f"{step.seconds:g} s"
     late = "" if step.otherwise is Settlement.RELEASED else f", or `{step.otherwise}` after that time"

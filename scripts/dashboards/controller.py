@@ -111,7 +111,7 @@ BOARD: Final = Board(
                     plotted=True,
                 ),
                 Panel(
-                    "Answers that are errors",
+                    "Errors of the API server",
                     "By status. 0: no answer. 403: a missing right. 422: a refused object. 429: too many requests.",
                     Unit.PER_SECOND,
                     (Query(rate("pdx_operator_api_requests_total", _ERRORS, by="code"), "{{code}}"),),

@@ -76,14 +76,14 @@ BOARD: Final = Board(
                     plotted=True,
                 ),
                 Panel(
-                    "Selections, by policy",
+                    "Selections by policy",
                     "The policy that decided. LeastRequests, although another policy is configured: the request had no "
                     "affinity key, or the engines report no load.",
                     Unit.PER_SECOND,
                     (Query(rate("pdx_endpoint_selections_total", by="role, policy"), "{{role}} {{policy}}"),),
                 ),
                 Panel(
-                    "Requests that wait",
+                    "Waiting requests",
                     "In the engine's own queue, for any reason.",
                     Unit.COUNT,
                     (Query(total("vllm:num_requests_waiting", ENGINES, by="pod"), _POD),),
@@ -107,20 +107,20 @@ BOARD: Final = Board(
             "Is it slow?",
             (
                 Panel(
-                    "First token, p95",
+                    "p95 time to first token",
                     "Measured by the engine, its queue included. On P it is the prefill, on D the wait for KV.",
                     Unit.SECONDS,
                     (Query(quantile(0.95, "vllm:time_to_first_token_seconds", ENGINES, by="pod"), _POD),),
                     plotted=True,
                 ),
                 Panel(
-                    "Between tokens, p95",
+                    "p95 time between tokens",
                     "Only engines that decode.",
                     Unit.SECONDS,
                     (Query(quantile(0.95, "vllm:inter_token_latency_seconds", DECODE, by="pod"), _POD),),
                 ),
                 Panel(
-                    "Transfer of KV, mean",
+                    "Mean time of a KV transfer",
                     "A pod far above the others has a bad network path to its peers.",
                     Unit.SECONDS,
                     (Query(mean(of_transfers("xfer_time_seconds"), ENGINES, by="pod"), _POD),),
@@ -138,7 +138,7 @@ BOARD: Final = Board(
                     plotted=True,
                 ),
                 Panel(
-                    "Pinned KV, by P",
+                    "Pinned KV by P",
                     "Finished prefills whose KV no D has read yet. If one P is far above the others, D's do not "
                     "reach it.",
                     Unit.COUNT,

@@ -25,21 +25,21 @@ BOARD: Final = Board(
                     plotted=True,
                 ),
                 Panel(
-                    "Shed, by reason",
+                    "Shed requests by reason",
                     "queue_full, queue_timeout: there are too few engines. client_limit: one client has too many open "
                     "requests. bytes: large bodies fill the gateway's buffers.",
                     Unit.PER_SECOND,
                     (Query(rate("pdx_requests_shed_total", by="reason"), "{{reason}}"),),
                 ),
                 Panel(
-                    "Refused after engines died, by reason",
+                    "Refused after engines died",
                     "request: engines died while they served the same body. client: engines died of requests of its "
                     "client, and those that it may use are not free.",
                     Unit.PER_SECOND,
                     (Query(rate("pdx_requests_quarantined_total", by="reason"), "{{reason}}"),),
                 ),
                 Panel(
-                    "Requests that wait",
+                    "Waiting requests",
                     "In the gateways' queues. Requests above the limit are shed.",
                     Unit.COUNT,
                     (Query(total("pdx_requests_queued", by="pod"), "{{pod}}"),),
@@ -56,7 +56,7 @@ BOARD: Final = Board(
             "Retried",
             (
                 Panel(
-                    "Attempts that failed, by reason",
+                    "Failed attempts by reason",
                     "Before the first event of an answer. Each is repeated elsewhere if the retry budget allows it.",
                     Unit.PER_SECOND,
                     (Query(rate("pdx_retries_total", by="reason"), "{{reason}}"),),
@@ -69,7 +69,7 @@ BOARD: Final = Board(
                     (Query(rate("pdx_retries_refused_total"), "refused"),),
                 ),
                 Panel(
-                    "Prefilled by D instead, by reason",
+                    "Why D prefilled instead",
                     "no_prefill: no P was ready. suspended: no KV reaches D. long_queue: D's queue is longer than a "
                     "push survives. failed: the attempts with a P failed. refused: an engine answered a leg with a "
                     "4xx. no_kv: P answered without KV.",
@@ -77,7 +77,7 @@ BOARD: Final = Board(
                     (Query(rate("pdx_local_prefills_total", by="reason"), "{{reason}}"),),
                 ),
                 Panel(
-                    "Ejections, by reason",
+                    "Ejections by reason",
                     "lost, timeout, stalled: the endpoint is gone or hung. overridden: the endpoint failed too, but "
                     "stays in use, because half of its role is ejected or no other can replace it.",
                     Unit.EVENTS,

@@ -83,14 +83,14 @@ BOARD: Final = Board(
                     plotted=True,
                 ),
                 Panel(
-                    "Remote prompt tokens, by D",
+                    "Remote prompt tokens by D",
                     "Share of each D's prompt tokens of the last 30 s whose KV it loaded from other engines; gateways "
                     "read it from the engine's counters. Near 0 although requests are split: no KV reaches this D.",
                     Unit.SHARE,
                     (Query(f"max by (endpoint) (pdx_remote_prompt_tokens_ratio{{{OWN}}})", "{{endpoint}}"),),
                 ),
                 Panel(
-                    "Pairs, by verdict",
+                    "Pairs by verdict",
                     "Result of the transfer probes of each pair. One broken pair makes the condition "
                     "KVTransferVerified False; /pdx/verification of a gateway names the pair and the likely cause.",
                     Unit.COUNT,
@@ -182,7 +182,7 @@ BOARD: Final = Board(
             "P or D?",
             (
                 Panel(
-                    "Legs in flight, of the limit",
+                    "Used share of the leg limit",
                     "The gateways limit the legs at an engine to what it can run. The role that stays near 100 % while "
                     "requests wait in the gateways is the bottleneck.",
                     Unit.SHARE,
@@ -197,7 +197,7 @@ BOARD: Final = Board(
                     plotted=True,
                 ),
                 Panel(
-                    "Requests that wait, for each that runs",
+                    "Waiting per running request",
                     "In the engines' own queues, from their metrics. The gateways keep these queues short: above 1, "
                     "other clients use the engines, or a limit of the gateway is set too high.",
                     Unit.COUNT,

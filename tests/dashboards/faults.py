@@ -35,7 +35,7 @@ FAULTS: Final = (
         *("slower answers: nothing is split", "PDXNotSplitting"),
     ),
     Fault(
-        *("blocked-fail", "the same, and decode engines fail such requests"),
+        *("blocked-fail", "the ports for KV are blocked, and decode engines fail requests without KV"),
         *("slower answers: nothing is split", "PDXNotSplitting"),
     ),
     Fault(
@@ -46,7 +46,7 @@ FAULTS: Final = (
     Fault("partial", "one of two prefill engines cannot be reached for KV", "nothing yet", "PDXTransferProbeFailing"),
     Fault("flapping", "a prefill engine dies and returns again and again", "some late answers", "PDXEndpointFlapping"),
     Fault(
-        *("own-router", "the only decode engine behind a router that is not PDX's dies"),
+        *("own-router", "without PDX's gateway, the only decode engine dies"),
         *("errors", "PDXNotAvailable"),
     ),
     Fault(
@@ -58,7 +58,7 @@ FAULTS: Final = (
         *("slow-burn", "one of two decode engines breaks a few streams, again and again"),
         *("a few answers that end too early", "PDXErrors"),
     ),
-    Fault("nonsense", "a client sends wrong requests and hangs up", "only this client: errors of its own", ""),
+    Fault("nonsense", "a client sends wrong requests and hangs up", "only this client gets errors", ""),
     Fault("old", "a rollout takes two hours", "nothing yet", "PDXRolloutStuck"),
     Fault("pdx-system", "the operator does not reconcile a spec", "nothing yet", "PDXOperatorNotReconciling"),
     Fault("pdx-team", "the operator is gone", "nothing yet", "PDXOperatorNotReconciling"),

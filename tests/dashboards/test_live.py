@@ -31,6 +31,6 @@ async def test_every_panel_has_data(tmp_path: Path) -> None:
     assert not [finding for finding in findings if finding.empty], table(findings)
     assert max(values(findings, "KV that arrives", *at["steady"])) > 0.6
     assert min(values(findings, "KV that arrives", *at["KV does not move"])) < 0.4
-    assert max(values(findings, "Remote prompt tokens, by D", *at["steady"])) > 0.6
-    assert min(values(findings, "Remote prompt tokens, by D", *at["KV does not move"])) < 0.5
+    assert max(values(findings, "Remote prompt tokens by D", *at["steady"])) > 0.6
+    assert min(values(findings, "Remote prompt tokens by D", *at["KV does not move"])) < 0.5
     assert min(values(findings, "Warm P", *at["a P dies"])) == 1

@@ -133,9 +133,9 @@ _WHOLE: Final = Substitute(short=False, after_notice=False, otherwise=Settlement
 _WHOLE_AFTER_NOTICE: Final = Substitute(short=False, after_notice=True, otherwise=Settlement.DECODE_LOST)
 _WHOLE_FOR_QUEUED: Final = Substitute(short=False, after_notice=True, otherwise=Settlement.LEASE)
 
-_PREFILLED_UNREAD: Final = "If P lives, it keeps its blocks for a D that does not come."
+_PREFILLED_UNREAD: Final = "If P lives, P keeps its blocks for a D that does not come."
 _UNHELD: Final = "D has allocated no blocks."
-_PLACE: Final = "D has notified P, which keeps a place for D until P gets a leg."
+_PLACE: Final = "D has notified P, so P keeps a place for D until P gets a leg."
 
 
 def _pull() -> Iterator[Row]:
@@ -143,24 +143,24 @@ def _pull() -> Iterator[Row]:
     yield _row(_PULL, _P.NOT_SENT, _D.NOT_SENT, _NOTHING, "No engine has received anything.")
     yield _row(_PULL, _P.RUNNING, _D.NOT_SENT, Ask.STOP_PREFILL, "A P that is nearly done finishes anyway.")
     yield _row(_PULL, _FAILED, _D.NOT_SENT, _STOPPED, "A P that has not finished keeps no KV.")
-    why = "D notifies P when its leg is closed, as soon as D's engine has received the leg."
+    why = "If D's engine has received its leg, D notifies P when the gateway closes this leg."
     yield _row(_PULL, _P.FINISHED, _D.OPEN, _CLOSE_AFTER_INTAKE, why, notifier=_PAIR)
-    why = "This D's notice would not reach P. The other D's does."
+    why = "A notice of the pair's D would not reach P. A notice of the other D reaches P."
     yield _row(_PULL, _P.FINISHED, _D.OPEN, Free.BY_REFUSED_LEG, why, notifier=_OTHER)
-    why = "D's notice would not reach P, but P's blocks are free when D has read them."
+    why = "A notice of D would not reach P, but P frees its blocks when D has read them."
     yield _row(_PULL, _P.FINISHED, _D.OPEN, _CLOSE_AFTER_EVENT, why, stream=True, notifier=_NOBODY)
-    why = "Without a stream no event shows that D has read the blocks, so D gets the time for that."
+    why = "Without a stream, no event shows that D has read P's blocks. Reading takes at most 1 s."
     yield _row(_PULL, _P.FINISHED, _D.OPEN, _CLOSE_AFTER_FIRST_KV, why, stream=False, notifier=_NOBODY)
     yield _row(_PULL, _P.FINISHED, _D.REFUSED, _NOTHING, "D's engine has notified P.", notifier=_PAIR)
     why = "D's notice did not reach P."
     yield _row(_PULL, _P.FINISHED, _D.REFUSED, Free.BY_REFUSED_LEG, why, notifier=_OTHER)
-    why = "A leg that D refuses costs no work."
+    why = "An invalid leg costs D no work."
     yield _row(_PULL, _P.FINISHED, NOT_READ - {_D.REFUSED}, Free.BY_REFUSED_LEG, why, notifier=(_PAIR, _OTHER))
     why = "No D can notify P, but each D can read the blocks."
     yield _row(_PULL, _P.FINISHED, NOT_READ, Free.BY_SHORT_LEG, why, notifier=_NOBODY)
-    why = "A leg that D refuses reads nothing, so it is right even if the blocks are free already."
+    why = "D reads no blocks for an invalid leg, so the leg does no harm if P's blocks are free already."
     yield _row(_PULL, _P.FINISHED, _MAY_HAVE_READ, Free.BY_REFUSED_LEG, why, notifier=(_PAIR, _OTHER))
-    why = "If the blocks are free already, another read would return another request's KV."
+    why = "If P's blocks are free already, D would read another request's KV from them."
     yield _row(_PULL, _P.FINISHED, _MAY_HAVE_READ, _LEASE, why, notifier=_NOBODY)
 
 
@@ -168,7 +168,7 @@ def _pool() -> Iterator[Row]:
     """P keeps nothing for a D."""
     yield _row((_POOL, _UNSTOPPABLE), _P.NOT_SENT, _D.NOT_SENT, _NOTHING, "No engine has received anything.")
     yield _row(_POOL, _P.RUNNING, _D.NOT_SENT, _STOPPED, "P stops when its leg is closed.")
-    yield _row(_UNSTOPPABLE, _P.RUNNING, _D.NOT_SENT, Ask.AWAIT_PREFILL, "P's engine may die if it is stopped.")
+    yield _row(_UNSTOPPABLE, _P.RUNNING, _D.NOT_SENT, Ask.AWAIT_PREFILL, "P's engine can die if its leg is stopped.")
     yield _row(_UNSTOPPABLE, _P.FINISHED, _D.NOT_SENT, _FINISHED, "Later requests find the KV in the pool.")
     yield _row(_UNSTOPPABLE, _FAILED, _D.NOT_SENT, _STOPPED, "P has ended without a result.")
 
@@ -183,33 +183,33 @@ def _push_before_prefill_ends() -> Iterator[Row]:
         _P.NOT_SENT,
         (*_ABSENT, _D.TIMED_OUT),
         _NOTHING,
-        "P has received nothing, so it holds nothing.",
+        "P has received nothing, so P holds nothing.",
     )
-    why = "D may wait for P's write: if P is stopped, nothing wakes D."
+    why = "D possibly waits for P's write. If P is stopped, D waits without an end."
     yield _row(_EITHER_PUSH, _P.RUNNING, (_D.OPEN, _D.LOST, _D.TIMED_OUT), Ask.AWAIT_PREFILL, why)
-    yield _row(_NOTIFIED, _P.RUNNING, _REPLIED, Ask.AWAIT_PREFILL, "P has to finish its leg before it forgets D.")
+    yield _row(_NOTIFIED, _P.RUNNING, _REPLIED, Ask.AWAIT_PREFILL, "P frees D's place only when P has finished.")
     yield _row(_PUSH, _P.RUNNING, _REPLIED, Ask.STOP_PREFILL, "D does not wait.")
     yield _row(_EITHER_PUSH, _P.RUNNING, _UNSENT, Ask.STOP_PREFILL, "D does not wait.")
 
 
 def _push_after_prefill() -> Iterator[Row]:
     """P has finished."""
-    yield _row(_EITHER_PUSH, _P.FINISHED, _D.OPEN, Ask.WATCH_DECODE, "D gets its KV, and is closed then.")
-    yield _row(_EITHER_PUSH, _P.DIED, (_D.OPEN, _D.WITHOUT_KV), Ask.CLOSE_DECODE, "P's write may not have ended.")
-    why = "If D still queues the request, P's KV will be gone before D reads it."
+    yield _row(_EITHER_PUSH, _P.FINISHED, _D.OPEN, Ask.WATCH_DECODE, "D gets its KV, and then its leg is closed.")
+    yield _row(_EITHER_PUSH, _P.DIED, (_D.OPEN, _D.WITHOUT_KV), Ask.CLOSE_DECODE, "P possibly died amid its write.")
+    why = "If D still queues the request, P frees the KV before D gets it."
     yield _row(_EITHER_PUSH, _ENDED, _D.LATE, Ask.CLOSE_DECODE, why)
     yield _row(_EITHER_PUSH, _ENDED, (_D.HAS_KV, _D.TIMED_OUT), _FINISHED, "D has read what P has written.")
     yield _row(_NOTIFIED, _ENDED, ANSWERED, _RELEASED, "D has notified P, and P has had its leg.")
     yield _row(_PUSH, _ENDED, (*ANSWERED, *_ABSENT), Free.BY_SHORT_LEG, _PREFILLED_UNREAD)
-    yield _row(_NOTIFIED, _ENDED, _ABSENT, Free.BY_REFUSED_LEG, "If P lives, it keeps its blocks until a D notifies P.")
+    yield _row(_NOTIFIED, _ENDED, _ABSENT, Free.BY_REFUSED_LEG, "If P lives, P keeps its blocks until a D notifies P.")
     yield _row(_PUSH, _P.FINISHED, (_D.WITHOUT_KV, _D.CLOSED_QUEUED), Free.BY_SHORT_LEG, _PREFILLED_UNREAD)
     yield _row(_NOTIFIED, _P.FINISHED, _D.WITHOUT_KV, Free.BY_REFUSED_LEG, "D has ended without P's blocks.")
-    yield _row(_NOTIFIED, _P.FINISHED, _D.CLOSED_QUEUED, _RELEASED, "D notifies P.")
+    yield _row(_NOTIFIED, _P.FINISHED, _D.CLOSED_QUEUED, _RELEASED, "D notifies P of the close.")
     yield _row(_PUSH, _ENDED, _SILENT, _FINISHED, "D has had its time to receive the KV.")
     yield _row(_NOTIFIED, _ENDED, _SILENT, _FINISHED, "D has had its time to receive the KV.", stream=True)
-    why = "A closed leg without a stream makes D notify P, as if D had refused it."
+    why = "If a leg without a stream is closed, D notifies P as if D had refused the leg."
     yield _row(_NOTIFIED, _ENDED, _D.SILENT, _SHORT_AFTER_NOTICE, why, stream=False)
-    yield _row(_NOTIFIED, _ENDED, _D.UNREPORTED, _LEASE, "D may be stopped, and sends no notice then.", stream=False)
+    yield _row(_NOTIFIED, _ENDED, _D.UNREPORTED, _LEASE, "D has possibly stopped, and sends no notice.", stream=False)
     yield _row(_EITHER_PUSH, _P.DIED, _D.CLOSED_QUEUED, _STOPPED, _UNHELD)
     yield _row(_EITHER_PUSH, _ENDED, _D.CLOSED_WAITING, _LOST, "P's write never comes.")
 
@@ -219,16 +219,16 @@ def _push_after_failed_prefill() -> Iterator[Row]:
     why = "Only a D that has scheduled the request holds blocks."
     yield _row(_EITHER_PUSH, _FAILED, _D.OPEN, Ask.CLOSE_DECODE, why)
     yield _row(_NOTIFIED, _NOT_BEGUN, ANSWERED, _SHORT, _PLACE)
-    yield _row(_NOTIFIED, _P.BROKEN, ANSWERED, _LEASE, "A P that has begun must get no second leg.")
-    yield _row(_PUSH, _FAILED, ANSWERED, _LEASE, "P may have finished although its answer is lost.")
-    why = "D waits for P's write under this ID."
+    yield _row(_NOTIFIED, _P.BROKEN, ANSWERED, _LEASE, "P gets no second leg after it has begun the first.")
+    yield _row(_PUSH, _FAILED, ANSWERED, _LEASE, "P has possibly finished, although its answer is lost.")
+    why = "D waits for P's write under this transfer ID."
     yield _row(_NOTIFIED, _NOT_BEGUN, _D.TIMED_OUT, _WHOLE, why)
     yield _row(_NOTIFIED, _NOT_BEGUN, _D.CLOSED_WAITING, _WHOLE, why, stream=True)
-    why = f"{why} D's notice must arrive before P's leg has ended."
+    why = f"{why} D's notice must reach P before this P leg ends."
     yield _row(_NOTIFIED, _NOT_BEGUN, _D.CLOSED_WAITING, _WHOLE_AFTER_NOTICE, why, stream=False)
-    yield _row(_NOTIFIED, _P.BROKEN, _WAITS, _LOST, "No second leg wakes D.")
-    yield _row(_PUSH, _FAILED, _WAITS, _LOST, "No second leg wakes D.")
-    why = "D notifies P. The prompt is whole: D may have allocated blocks since it reported its queue."
+    yield _row(_NOTIFIED, _P.BROKEN, _WAITS, _LOST, "A second P leg would not end D's wait.")
+    yield _row(_PUSH, _FAILED, _WAITS, _LOST, "A second P leg would not end D's wait.")
+    why = "D notifies P of the close. A D that has allocated blocks since its last metrics needs the whole KV."
     yield _row(_NOTIFIED, _P.FULL, _D.CLOSED_QUEUED, _WHOLE_FOR_QUEUED, why)
     yield _row(_NOTIFIED, _P.REJECTED, _D.CLOSED_QUEUED, _LEASE, "P would refuse the prompt again.")
     yield _row(_NOTIFIED, _P.BROKEN, _D.CLOSED_QUEUED, _STOPPED, _UNHELD)

@@ -21,11 +21,11 @@ class Kind(Enum):
 
     PULL = "pull"
     POOL = "pool"
-    UNSTOPPABLE_POOL = "pool, P must finish"
+    UNSTOPPABLE_POOL = "pool that must finish"
     """A pool whose prefill engine may die if it is stopped."""
     PUSH = "push"
     """D does not notify P of a leg that it refuses: a D leg under the same transfer ID frees P's blocks."""
-    NOTIFIED_PUSH = "push, D notifies P"
+    NOTIFIED_PUSH = "push with notices"
     """P then waits for one more P leg under the same transfer ID, unless it has had one."""
 
 

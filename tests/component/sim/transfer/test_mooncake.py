@@ -1,4 +1,4 @@
-"""Mooncake, row by row of the measurements on real engines (docs/settling.md)."""
+"""Mooncake: the simulator does what was measured on real engines. docs/settling.md has a part of these facts."""
 
 import asyncio
 from typing import Any
