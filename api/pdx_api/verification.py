@@ -72,9 +72,9 @@ ADVICE: Final[Mapping[Cause, str]] = MappingProxyType(
         Cause.SIDE_CHANNEL_HOST: "the prefill engine announces an address that is not its own; "
         "correct VLLM_NIXL_SIDE_CHANNEL_HOST",
         Cause.POOL: "the two do not share their store of KV; check that both reach it",
-        Cause.HANDOFF: "one of the two was started for another connector or order than the gateway expects: "
-        "compare their arguments; if they match, open all ports between engines, and see the decode engine's log for "
-        "the error",
+        Cause.HANDOFF: "either a port between the two is blocked (NIXL's side channel: 5600), or one of them was "
+        "started for another connector or order than the gateway expects; compare their arguments, and see the decode "
+        "engine's log for the error",
         Cause.PORTS: "one does not reach the other; between engines all ports must be open (network policies, "
         f"firewalls), and both logs name the error; {_LOST}",
         Cause.TRANSFER: "the two reach each other, and the transfer fails; KV goes over ports and devices that the "

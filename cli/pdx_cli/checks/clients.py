@@ -206,8 +206,8 @@ def full_queue(observation: Observation) -> Iterator[Finding]:
         yield wrong(
             "QueueLong",
             f"{seen.queued} requests wait in the gateway's queue{wait}{_full(observation)}",
-            "Add decode engines (spec.decode.replicas), or send less load. To refuse requests sooner, lower "
-            "spec.routing.queue.maxWaitSeconds.",
+            f"{_own_limit(observation)}Add decode engines (spec.decode.replicas), or send less load. To refuse "
+            "requests sooner, lower spec.routing.queue.maxWaitSeconds.",
         )
     for reason, count in seen.sheds.items():
         when, remedy = _SHED.get(reason, (f"({reason})", ""))
@@ -215,6 +215,17 @@ def full_queue(observation: Observation) -> Iterator[Finding]:
             severity = Severity.NOTE if reason == CLIENT_LIMIT else Severity.WRONG
             sentence = f"{count:,} requests of {seen.period} were refused {when}"
             yield Finding(severity, "RequestsShed", sentence, remedy)
+
+
+def _own_limit(observation: Observation) -> str:
+    """Return the remedy for a limit that the spec sets, which can be lower than what engines run at a time."""
+    queue = observation.deployment.spec.routing.queue if observation.deployment else None
+    if queue is None or not queue.max_in_flight_per_decode:
+        return ""
+    return (
+        f"spec.routing.queue.maxInFlightPerDecode allows {queue.max_in_flight_per_decode} per decode engine: remove "
+        "it, and the gateway finds the limit by itself. "
+    )
 
 
 def late_first_token(observation: Observation) -> bool:

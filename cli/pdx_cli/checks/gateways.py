@@ -9,7 +9,15 @@ from pdx_api.verification import Cause
 from pdx_cli.checks.clients import cannot_split
 from pdx_cli.checks.engines import connector_off, lacks_connector
 from pdx_cli.checks.findings import Finding, Severity, log_of, shortened, wrong
-from pdx_cli.checks.transfer import MIN_SPLIT, broken_pairs, bursts_of, has_received, open_ports, outcomes_of
+from pdx_cli.checks.transfer import (
+    MIN_SPLIT,
+    blocked_ports,
+    broken_pairs,
+    bursts_of,
+    has_received,
+    open_ports,
+    outcomes_of,
+)
 from pdx_cli.sources.experience import never_splits
 from pdx_cli.sources.figures import WARM
 from pdx_cli.sources.observation import Body, Gateway, Observation
@@ -125,6 +133,8 @@ def _handoff_remedy(observation: Observation, endpoint: Body, reason: str) -> st
         return f"KV has moved to {peer} since it started, so both were started correctly. {open_ports(observation)}"
     if not re.search(r"status 5\d\d|answered 5\d\d", reason):
         return open_ports(observation)
+    if remedy := blocked_ports(observation):
+        return remedy
     wiring = f"{endpoint.get('connector')} with order {endpoint.get('order')}"
     return (
         f"Likely: one of the two was not started for {wiring}, which the gateway expects; compare their arguments.\n"

@@ -8,6 +8,7 @@ from pdx_api.names import ConditionType, Role
 from pdx_api.verification import ADVICE, Broken, Cause, Verdict
 from pdx_api.verification import Finding as VerificationResult
 from pdx_api.vllm_metrics import PromptTokens, read_metrics
+from pdx_cli.checks.arguments import flags_of
 from pdx_cli.checks.findings import Finding, Severity, listed, wrong
 from pdx_cli.sources.figures import BURSTS
 from pdx_cli.sources.observation import Engine, Gateway, Observation
@@ -130,7 +131,8 @@ def failed_verification(observation: Observation) -> Iterator[Finding]:
     verified = observation.condition(ConditionType.KV_TRANSFER_VERIFIED)
     status, reason, message = (str(verified.get(key, "")) for key in ("status", "reason", "message"))
     if status == "False":
-        yield wrong(reason, f"Transfer probes fail: {message}")
+        remedy = blocked_ports(observation) if reason == Cause.HANDOFF else ""
+        yield wrong(reason, f"Transfer probes fail: {message}", remedy)
     elif status == "Unknown" and reason not in _NOT_VERIFIABLE:
         yield Finding(Severity.NOTE, reason, f"It is not verified that KV moves: {message}")
     if status in ("True", "False"):
@@ -148,6 +150,16 @@ def failed_verification(observation: Observation) -> Iterator[Finding]:
         if cause is Cause.HANDOFF and has_received(observation, decode):
             likely = f"KV has moved to {decode} since it started, so the network fails: {ADVICE[Cause.PORTS]}"
         yield wrong(cause, sentence, f"Likely: {likely}.")
+
+
+def blocked_ports(observation: Observation) -> str:
+    """Return the remedy if every engine has the flags that the operator wrote, so that they break no hand-off."""
+    flags = [(flags_of(e.args), flags_of(e.rendered or ())) for e in observation.engines if e.args]
+    if not flags or any(actual != expected for actual, expected in flags):
+        return ""
+    return (
+        f"The engines have the arguments that the operator wrote, so the network is likely. {open_ports(observation)}"
+    )
 
 
 def has_received(observation: Observation, decode: str) -> bool:

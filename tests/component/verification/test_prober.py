@@ -189,7 +189,7 @@ async def test_engines_of_different_orders(make_world: MakeWorld) -> None:
     await found(world, Verdict.BROKEN, Cause.HANDOFF)
     (broken,) = world.gateway.prober.finding.broken
     assert broken.seen == f"the hand-off failed at {world.endpoint(world.d).name}: status 500: Internal server error"
-    assert broken.sentence.partition("; ")[2].startswith("one of the two was started for another connector or order")
+    assert broken.sentence.partition("; ")[2].startswith("either a port between the two is blocked")
 
 
 async def test_a_probe_before_a_restart_is_outdated(make_world: MakeWorld) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from pdx_api.names import Role
+from pdx_api.spec.parse import parse
 from pdx_api.vllm_metrics import PromptTokens
 from pdx_cli.checks.catalogue import CHECKS
 from pdx_cli.checks.findings import Finding, Severity, examine
@@ -13,7 +14,7 @@ from pdx_cli.inputs.times import Objectives
 from pdx_cli.sources.experience import experience_of
 from pdx_cli.sources.observation import EndedProcess, Gateway
 from pdx_operator.observed.workloads import ObservedGateway
-from tests.doctor_observations import LOCAL, endpoint, gateway
+from tests.doctor_observations import BODY, LOCAL, endpoint, gateway
 
 HISTORY: dict[str, Any] = {
     "seconds": 120.0,
@@ -133,6 +134,13 @@ def test_a_full_queue_names_the_engines_that_are_full() -> None:
         "22 requests wait in the gateway's queue; half of those that waited did so for more than 24 s. The 1 engine "
         "that answers clients is full: 2 of 2 requests"
     )
+
+
+def test_a_full_queue_names_the_limit_that_the_spec_sets() -> None:
+    limited = parse({**BODY, "spec": {**BODY["spec"], "routing": {"queue": {"maxInFlightPerDecode": 1}}}})
+    waits: dict[str, Any] = {"ttft": {"median": 25.0}, "queue": {"count": 40, "median": 24.0}, "queued": 22}
+    (_, queue) = here(served(**waits), deployment=limited)
+    assert queue.remedy.startswith("spec.routing.queue.maxInFlightPerDecode allows 1 per decode engine: remove it")
 
 
 def test_a_long_wait_in_the_queue_is_wrong_without_streams() -> None:

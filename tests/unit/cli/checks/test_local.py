@@ -120,7 +120,7 @@ def test_a_failing_hand_off_is_one_finding(logged: bool) -> None:
         return
     assert finding.cause == "HandoffFails"
     assert finding.sentence.endswith(f"from prefill-0 to decode-0 (and in 2 other pairs): {seen}")
-    assert finding.remedy.startswith("Likely: one of the two was started")
+    assert finding.remedy.startswith("Likely: either a port between the two is blocked")
 
 
 def test_the_last_line_of_a_log_is_an_error_only_if_it_is_one() -> None:

@@ -75,6 +75,12 @@ SETUPS: list[Any] = [
         id="side channel blocked, by the condition",
     ),
     pytest.param(
+        {"body": body(KVTransferVerified=condition("KVTransferVerified", "False", "HandoffFails", "status 500"))},
+        "HandoffFails",
+        ["status 500", "arguments that the operator wrote, so the network is likely", "NetworkPolicies"],
+        id="a hand-off fails although the arguments are right",
+    ),
+    pytest.param(
         {"gateways": (dataclasses.replace(HEALTHY.gateways[0], verification=BROKEN_RESULT),)},
         "PortsBlocked",
         [
