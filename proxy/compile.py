@@ -73,6 +73,7 @@ HOT: Final = (
     "payload/apis",
     "payload/body",
     "payload/cache_hits",
+    "payload/prompt_tokens",
     "payload/decisions",
     "payload/features",
     "payload/first_event",

@@ -1,6 +1,7 @@
 """Both legs where P finishes before D gets its leg (pull and pool): runs them, and reports what is true of them."""
 
 from functools import partial
+from math import inf
 from typing import Final
 
 from msgspec import Raw
@@ -29,7 +30,8 @@ from pdx_proxy.handoff.situation import (
 )
 from pdx_proxy.http.upstream.answer import Answer
 from pdx_proxy.http.upstream.failures import DeadlineExceeded, EngineFailure
-from pdx_proxy.payload.body import decode_body, prefill_body, settling_body
+from pdx_proxy.payload.body import decode_body, may_reuse_tokens, prefill_body, settling_body
+from pdx_proxy.payload.prompt_tokens import count, tokens_of
 from pdx_proxy.telemetry.counters import Phase, Settlement
 
 _PREFILL: Final = Phase.PREFILL.value
@@ -82,7 +84,9 @@ class PrefillFirstLegs(Legs):
         `params` are the parameters of P's leg. Without them P keeps nothing for a D.
         """
         request, leg, engines, serving = self.request, self.prefill_leg, self._engines, self._settlements.serving
-        body, load, decode = prefill_body(request.body, params), engines.load, self.decode_leg.endpoint
+        load, decode = engines.load, self.decode_leg.endpoint
+        asks = params is not None and decode.reuses_tokens and may_reuse_tokens(request.body)
+        body = prefill_body(request.body, params, answers_tokens=asks)
         load.begin_prefill(decode)
         try:
             await leg.connect()
@@ -124,10 +128,21 @@ class PrefillFirstLegs(Legs):
         """
         request, leg, params, engines = self.request, self.decode_leg, self._params, self._engines
         await leg.connect()
-        body = decode_body(request.body, params)
+        body = decode_body(request.body, params, b"" if params is None else self._tokens())
         self._settlements.serving.send(leg, request, body, engines.new_id(), once=params is not None)
         self._decode = _OPEN
         return await leg.first_event(engines.deadlines.answer(stream=request.shows_output))
+
+    def _tokens(self) -> bytes:
+        """What P has made of the messages, for D. Empty if D would have to refuse the request for its length.
+
+        With tokens, vLLM does not compare prompt and answer with the longest context, and would answer less.
+        """
+        decode, body = self.decode_leg.endpoint, self.request.body
+        if not (decode.reuses_tokens and may_reuse_tokens(body)):
+            return b""
+        tokens, most = tokens_of(self.prefill_answer.body), body.decisions.most_tokens
+        return tokens if most == inf or count(tokens) + most <= decode.longest else b""
 
     def fail(self, failure: EngineFailure) -> HandoffFailure:
         """An engine has failed: settle. Return the exception for the caller."""
