@@ -41,6 +41,8 @@ _EMPTY: Final = b"{}"
 _PARAMS: Final = b',"kv_transfer_params":'
 _ANSWERS_TOKENS: Final = b',"return_token_ids":true'
 _TOKENS_FOR_D: Final = b',"prompt_token_ids":'
+_MOST_TOKENS: Final = 1024 * 1024
+"""Bytes of a chat, and so its most tokens: they are eight times as long as JSON."""
 _SHOWS_PROMPT: Final = b'"return_prompt_text":'
 _ONE_PROMPT: Final = b'"."'
 _NOT_ONE_PROMPT: Final = b"null"
@@ -299,7 +301,7 @@ def may_reuse_tokens(body: Body) -> bool:
     Of a short one, the longer bodies cost as much as D saves. (D ignores tokens of a chat with media.)
     """
     answer = body.answer
-    if not body.api.reuses_tokens or not isinstance(answer, BodyParts):
+    if not body.api.reuses_tokens or not isinstance(answer, BodyParts) or len(body.shared) > _MOST_TOKENS:
         return False
     # A long value is a view.
     return not any(_SHOWS_PROMPT in part for part in answer.parts if isinstance(part, bytes))

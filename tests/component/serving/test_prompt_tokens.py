@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from pdx_api.names import Order
+from pdx_proxy.engines.leg import WHOLE_BYTES
 from pdx_sim import SimEngine, chat_tokens
 from tests.component.conftest import MakeWorld
 from tests.component.harness import Shape
@@ -40,6 +41,7 @@ async def test_a_long_chat(shape: Shape, make_world: MakeWorld) -> None:
     [
         pytest.param(Order.PREFILL_FIRST, CHAT, ROOM, {"prompt": LONG[:4000]}, id="short"),
         pytest.param(Order.PREFILL_FIRST, CHAT, ROOM, {"return_prompt_text": True}, id="shows its prompt"),
+        pytest.param(Order.PREFILL_FIRST, CHAT, ROOM, {"user": "u" * 2**20}, id="very long"),
         pytest.param(Order.PREFILL_FIRST, Shape(), ROOM, {}, id="completion"),
         pytest.param(Order.PREFILL_FIRST, CHAT, {**ROOM, "version": "0.31.0"}, {}, id="0.31"),
         pytest.param(Order.CONCURRENT, CHAT, ROOM, {}, id="push"),
@@ -53,6 +55,16 @@ async def test_other_requests_are_as_the_client_wrote_them(
     assert (await world.complete(shape, **body)).text == shape.expected(body["prompt"])
     assert given(world.d) == [None]
     assert not [seen for seen in world.p.seen if "return_token_ids" in seen.body]
+
+
+async def test_an_answer_with_very_many_tokens(make_world: MakeWorld) -> None:
+    """More than the gateway reads of other answers of P: the simulator's tokens have ten digits."""
+    world = await make_world(Order.PREFILL_FIRST, sim={**ROOM, "max_model_len": 240_000})
+    prompt = LONG * 30
+    assert (await world.complete(CHAT, prompt=prompt)).text == CHAT.expected(prompt)
+    (tokens,) = given(world.d)
+    assert len(json.dumps(tokens)) > WHOLE_BYTES
+    assert await world.outcomes() == {"split": 1}
 
 
 async def test_a_chat_that_is_too_long_gets_the_refusal_of_its_messages(make_world: MakeWorld) -> None:
