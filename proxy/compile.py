@@ -78,6 +78,7 @@ HOT: Final = (
     "payload/first_event",
     "payload/json_scanner",
     "payload/prompt_blocks",
+    "payload/prompt_tokens",
     "payload/structure",
     "serving/answers",
     "serving/attempts",

@@ -178,6 +178,8 @@ class EngineMetrics:
     expired: float | None = None
     """Prefills whose KV no decode engine read in time."""
     failed_transfers: float | None = None
+    has_nixl: bool = False
+    """Whether the transfers are those of NIXL."""
 
 
 def read_metrics(page: bytes, rank: int | None = None) -> EngineMetrics:
@@ -259,6 +261,7 @@ class _Page:
             transfer=self._mean("nixl_xfer_time_seconds", "mooncake_xfer_time_seconds"),
             transfer_bytes=self._total("nixl_bytes_transferred_sum", "mooncake_bytes_transferred_sum"),
             expired=self._total("nixl_num_kv_expired_reqs_total", "mooncake_num_kv_expired_reqs_total"),
+            has_nixl="nixl_num_failed_transfers_total" in self.lines,
             failed_transfers=self._total(
                 "nixl_num_failed_transfers_total",
                 "mooncake_num_failed_transfers_total",

@@ -5,6 +5,7 @@ import re
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import pytest
@@ -17,7 +18,7 @@ from tests.engines.conftest import Pair, running_pair
 from tests.engines.support import campaign
 from tests.engines.support.agents import Agents, check_anthropics_own_tests
 from tests.engines.support.api_table import ApiTable
-from tests.engines.support.harness import Gateway, complete, eventually, make_prompt
+from tests.engines.support.harness import MODEL, Gateway, complete, eventually, make_prompt
 from tests.engines.support.openai_client import OpenAIClient
 from tests.engines.support.probing import check_another, check_probe
 
@@ -50,6 +51,31 @@ async def test_foreign_kv_shows_in_the_text(session: aiohttp.ClientSession, fron
     alone = await complete(session, pair.prefill.url, {"prompt": own, "max_tokens": 24})
     assert over_foreign.status == 200
     assert alone.text != over_foreign.text
+
+
+@pytest.mark.parametrize("more", [{}, {"stream": True}, {"return_token_ids": True}, {"return_prompt_text": True}])
+async def test_a_chat_whose_tokens_come_from_prefill(
+    session: aiohttp.ClientSession, front: Gateway, pair: Pair, more: dict[str, Any]
+) -> None:
+    """The body is long, so D gets P's tokens instead of rendering the messages again; the answer is the same."""
+    prompt = f"{make_prompt(front.number, 60)} {sorted(more)}"
+    body = {"messages": [{"role": "user", "content": prompt}], "max_tokens": 16, "user": "u" * 20_000, **more}
+    before = pair.decode.external_tokens
+    through = await complete(session, front.url, body)
+    assert pair.decode.external_tokens > before
+    alone = await complete(session, pair.prefill.url, body)
+    assert (through.status, through.text) == (200, alone.text)
+    if "stream" not in more:
+        shown = [await _shown(session, engine.url, body) for engine in (front, pair.prefill)]
+        assert shown[0] == shown[1]
+
+
+async def _shown(session: aiohttp.ClientSession, url: str, body: dict[str, Any]) -> tuple[Any, Any, Any]:
+    """What an answer shows of the prompt."""
+    asked = {"model": MODEL, "temperature": 0, **body}
+    async with session.post(f"{url}/v1/chat/completions", json=asked) as response:
+        found = await response.json()
+    return found.get("prompt_token_ids"), found.get("prompt_text"), found["usage"]["prompt_tokens"]
 
 
 async def test_a_refused_leg_frees_prefill_only_after_a_first_transfer(

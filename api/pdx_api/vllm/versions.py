@@ -31,6 +31,10 @@ class Abilities:
     """Whether MooncakeStore has `store_tp_size`."""
     answers_hits: bool = True
     """Whether P answers the hits of its prefix cache for D's usage (`remote_prefill_cached_tokens`)."""
+    reuses_tokens: bool = False
+    """Whether D takes the tokens of a chat from P's answer (`prompt_token_ids` in `kv_transfer_params`), instead of
+    rendering its messages again (renderers/online_renderer.py, `_reused_prompt_token_ids`). Other versions are not
+    known to."""
     ends_silently: bool = False
     """Whether a completion's stream ends with `[DONE]` alone if its KV failed to load, instead of an error event
     (openai/completion/serving.py, `completion_stream_generator`; from 0.32 on it raises before it skips an output)."""
@@ -58,7 +62,7 @@ VERSIONS: Final = {
         Abilities("0.29", nixl=9, store_tensor=False, answers_hits=False, ends_silently=True),
         Abilities("0.30", nixl=11, answers_hits=False, ends_silently=True),
         Abilities("0.31", nixl=13, ends_silently=True),
-        Abilities("0.32", nixl=14),
+        Abilities("0.32", nixl=14, reuses_tokens=True),
         Abilities(
             "0.33",
             nixl=15,

@@ -50,7 +50,7 @@ class EngineFacts:
     @property
     def has_nixl(self) -> bool:
         """Whether its connector reports NIXL's metrics."""
-        return self.metrics.failed_transfers is not None
+        return self.metrics.has_nixl
 
 
 async def inspect_both(client: Client, question: Question) -> tuple[dict[Role, EngineFacts], dict[Role, str]]:

@@ -104,6 +104,10 @@ class Endpoint:
     """The same for the events of its streams."""
     counts_received: bool = field(init=False, repr=False, compare=False)
     """Whether the usage of its answers counts KV that it has pulled as cached."""
+    reuses_tokens: bool = field(init=False, repr=False, compare=False)
+    """Whether it takes the tokens of a chat from P's answer."""
+    longest: int = field(init=False, repr=False, compare=False)
+    """The most tokens of a prompt and its answer, of any of its models; 0: not reported."""
     start: Start = field(init=False, repr=False, compare=False)
     """Its name and generation. What is learned of one start does not hold for the next."""
 
@@ -120,6 +124,8 @@ class Endpoint:
         object.__setattr__(self, "shows_params", bool(version))
         object.__setattr__(self, "streams_params", bool(version) and abilities(version).null_params)
         object.__setattr__(self, "counts_received", bool(version) and not abilities(version).answers_hits)
+        object.__setattr__(self, "reuses_tokens", bool(version) and abilities(version).reuses_tokens)
+        object.__setattr__(self, "longest", min((each.longest for each in self.models), default=0))
         connector = CONNECTORS.get(self.spec.connector)
         object.__setattr__(self, "wire", connector.wire(self.version) if connector is not None else "")
         object.__setattr__(self, "start", (self.spec.name, self.generation))

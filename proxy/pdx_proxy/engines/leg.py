@@ -27,7 +27,7 @@ from pdx_proxy.payload.first_event import is_open
 
 _BUSY: Final = 503
 """The status of an engine whose queue is full. The engine is at its limit; it does not fail."""
-_WHOLE_BYTES: Final = 2 * 1024 * 1024
+WHOLE_BYTES: Final = 2 * 1024 * 1024
 """The largest answer that is read whole, if its reader sets no other bound: of a P, with the IDs of its blocks."""
 _ERROR_BYTES: Final = 1024 * 1024
 """The same of an answer with another status than 200."""
@@ -183,7 +183,7 @@ class Leg:
             self._succeed()
         return self._received()
 
-    async def whole(self, seconds: float, *, most: int = _WHOLE_BYTES, counts: bool = True) -> Answer:
+    async def whole(self, seconds: float, *, most: int = WHOLE_BYTES, counts: bool = True) -> Answer:
         """The complete answer; raises BadAnswer for one of more than `most` bytes, and for a stream of events.
 
         `counts`: whether an answer of 500 and above counts as an error of the engine.

@@ -1,6 +1,7 @@
 """Both legs where P finishes before D gets its leg (pull and pool): runs them, and reports what is true of them."""
 
 from functools import partial
+from math import inf
 from typing import Final
 
 from msgspec import Raw
@@ -11,6 +12,7 @@ from pdx_proxy.balancing.pick import replacement_decode
 from pdx_proxy.endpoints.endpoint import Endpoint, pairing
 from pdx_proxy.endpoints.snapshot import Snapshot
 from pdx_proxy.engines.attribution import may_be_kv
+from pdx_proxy.engines.leg import WHOLE_BYTES
 from pdx_proxy.engines.transfer_params import LegRefused, params_to_relay
 from pdx_proxy.handoff.failures import REFUSED_MAX_TOKENS, HandoffFailure, judge
 from pdx_proxy.handoff.request import Request
@@ -29,7 +31,8 @@ from pdx_proxy.handoff.situation import (
 )
 from pdx_proxy.http.upstream.answer import Answer
 from pdx_proxy.http.upstream.failures import DeadlineExceeded, EngineFailure
-from pdx_proxy.payload.body import decode_body, prefill_body, settling_body
+from pdx_proxy.payload.body import decode_body, may_reuse_tokens, prefill_body, settling_body
+from pdx_proxy.payload.prompt_tokens import count, tokens_of
 from pdx_proxy.telemetry.counters import Phase, Settlement
 
 _PREFILL: Final = Phase.PREFILL.value
@@ -40,6 +43,8 @@ _DECODE_NOT_SENT: Final = Decode.NOT_SENT
 _OPEN: Final = Decode.OPEN
 """Plain names of members that every request uses: the lookup of a member in its class costs as much as a call."""
 NO_ANSWER: Final = Answer()
+_TOKEN_BYTES: Final = 8
+"""Of a token as JSON. A prompt has no more tokens than bytes."""
 _LATE_ANSWER_SECONDS: Final = 1.0
 """How long to wait for an answer that was on its way when the client left."""
 
@@ -82,13 +87,15 @@ class PrefillFirstLegs(Legs):
         `params` are the parameters of P's leg. Without them P keeps nothing for a D.
         """
         request, leg, engines, serving = self.request, self.prefill_leg, self._engines, self._settlements.serving
-        body, load, decode = prefill_body(request.body, params), engines.load, self.decode_leg.endpoint
+        load, decode = engines.load, self.decode_leg.endpoint
+        most = self._most_bytes()
+        body = prefill_body(request.body, params, answers_tokens=params is not None and most > WHOLE_BYTES)
         load.begin_prefill(decode)
         try:
             await leg.connect()
             self._prefill = _RUNNING
             record = serving.send_prefill(leg, request, body, engines.new_id())
-            answer = await leg.whole(engines.deadlines.prefill)
+            answer = await leg.whole(engines.deadlines.prefill, most=most)
             answered = params_to_relay(leg.endpoint, answer, request.body.api)
             self.prefill_answer = answer
         finally:
@@ -124,10 +131,27 @@ class PrefillFirstLegs(Legs):
         """
         request, leg, params, engines = self.request, self.decode_leg, self._params, self._engines
         await leg.connect()
-        body = decode_body(request.body, params)
+        body = decode_body(request.body, params, b"" if params is None else self._tokens())
         self._settlements.serving.send(leg, request, body, engines.new_id(), once=params is not None)
         self._decode = _OPEN
         return await leg.first_event(engines.deadlines.answer(stream=request.shows_output))
+
+    def _most_bytes(self) -> int:
+        """How long P's answer may be: with the tokens of the prompt, if D may reuse them."""
+        body = self.request.body
+        reused = self.prefill_leg.endpoint.reuses_tokens and may_reuse_tokens(body)
+        return WHOLE_BYTES + _TOKEN_BYTES * len(body.shared) if reused else WHOLE_BYTES
+
+    def _tokens(self) -> bytes:
+        """What P has made of the messages, for D. Empty if D would have to refuse the request for its length.
+
+        With tokens, vLLM does not compare prompt and answer with the longest context, and would answer less.
+        """
+        decode, body = self.decode_leg.endpoint, self.request.body
+        if not (decode.reuses_tokens and may_reuse_tokens(body)):
+            return b""
+        tokens, most = tokens_of(self.prefill_answer.body), body.decisions.most_tokens
+        return tokens if most == inf or count(tokens) + most <= decode.longest else b""
 
     def fail(self, failure: EngineFailure) -> HandoffFailure:
         """An engine has failed: settle. Return the exception for the caller."""
@@ -182,7 +206,7 @@ class PrefillFirstLegs(Legs):
         leg, deadlines = self.prefill_leg, self._engines.deadlines
         try:
             if step is Ask.AWAIT_PREFILL:
-                answer = await leg.whole(deadlines.prefill)
+                answer = await leg.whole(deadlines.prefill, most=self._most_bytes())
                 self._prefill = Prefill.FINISHED if answer.status == 200 else Prefill.BROKEN
                 return
             assert step is Ask.STOP_PREFILL, "only a push has the other steps"
@@ -200,10 +224,10 @@ class PrefillFirstLegs(Legs):
     async def _last_answer(self) -> Answer:
         """Return the answer of a P that is nearly done, or whose answer is on its way when it is stopped."""
         try:
-            return await self.prefill_leg.whole(self._engines.deadlines.nearly_done)
+            return await self.prefill_leg.whole(self._engines.deadlines.nearly_done, most=self._most_bytes())
         except DeadlineExceeded:
             self.prefill_leg.half_close()
-            return await self.prefill_leg.whole(_LATE_ANSWER_SECONDS)
+            return await self.prefill_leg.whole(_LATE_ANSWER_SECONDS, most=self._most_bytes())
 
     async def conclude(self, step: LastStep) -> Settlement:
         assert isinstance(step, Free | CloseWhenOpen), "a substitute belongs to a push"

@@ -67,6 +67,7 @@ class API:
         "own",
         "path",
         "prompt",
+        "reuses_tokens",
         "settles_at",
     )
 
@@ -83,6 +84,7 @@ class API:
         settles_at: str = "",
         may_stop: bool = False,
         id_in_body: bool = False,
+        reuses_tokens: bool = False,
     ) -> None:
         self.path = path
         deciding = DECIDING[path] | SHAPING[path]
@@ -105,6 +107,8 @@ class API:
         """The path of legs that settle a hand-off. An engine's ID of a request is the same there."""
         self.may_stop = may_stop
         """Whether P's one token may be a stop token: the API has no `ignore_eos`."""
+        self.reuses_tokens = reuses_tokens
+        """Whether D may get the tokens that P has made of the messages."""
         self.id_in_body = id_in_body
         """Whether an engine reads a leg's ID from the body (`request_id`) and not from the header X-Request-Id."""
 
@@ -160,6 +164,7 @@ _APIS: Final = (
         depends_on="max_completion_tokens",
         prompt=_ONE_MESSAGE,
         ended=b'"finish_reason":"length"',
+        reuses_tokens=True,
     ),
     # vLLM converts a message's request to a chat's: the engine's ID is a chat's, and a chat has `ignore_eos`.
     _Messages(

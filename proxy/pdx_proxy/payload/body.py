@@ -39,6 +39,11 @@ _NO_DECISIONS: Final = Decisions()
 _MEMBERS: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _EMPTY: Final = b"{}"
 _PARAMS: Final = b',"kv_transfer_params":'
+_ANSWERS_TOKENS: Final = b',"return_token_ids":true'
+_TOKENS_FOR_D: Final = b',"prompt_token_ids":'
+_MOST_TOKENS: Final = 1024 * 1024
+"""Bytes of a chat, and so its most tokens: they are eight times as long as JSON."""
+_SHOWS_PROMPT: Final = b'"return_prompt_text":'
 _ONE_PROMPT: Final = b'"."'
 _NOT_ONE_PROMPT: Final = b"null"
 """What `decide` reads instead of a long prompt."""
@@ -290,9 +295,26 @@ def _model_in(members: bytes) -> str:
         return ""
 
 
-def prefill_body(body: Body, params: Mapping[str, Any] | msgspec.Raw | None) -> LegBody:
-    """The body of P's leg: one token, no stream, and all members that shape the prompt as the client wrote them."""
-    own = body.prefill
+def may_reuse_tokens(body: Body) -> bool:
+    """Whether D's leg may have the tokens that P has made of the messages: a long chat, of which D shows no prompt.
+
+    Of a short one, the longer bodies cost as much as D saves. (D ignores tokens of a chat with media.)
+    """
+    answer = body.answer
+    if not body.api.reuses_tokens or not isinstance(answer, BodyParts) or len(body.shared) > _MOST_TOKENS:
+        return False
+    # A long value is a view.
+    return not any(_SHOWS_PROMPT in part for part in answer.parts if isinstance(part, bytes))
+
+
+def prefill_body(
+    body: Body, params: Mapping[str, Any] | msgspec.Raw | None, *, answers_tokens: bool = False
+) -> LegBody:
+    """The body of P's leg: one token, no stream, and all members that shape the prompt as the client wrote them.
+
+    `answers_tokens`: P's answer has the tokens of the prompt.
+    """
+    own = body.prefill + _ANSWERS_TOKENS if answers_tokens else body.prefill
     given = b"" if params is None else _ENCODE(params)
     name = _PARAMS if given else b""
     shared = body.shared
@@ -301,9 +323,14 @@ def prefill_body(body: Body, params: Mapping[str, Any] | msgspec.Raw | None) -> 
     return b"".join((b"{", shared, own, name, given, b"}"))
 
 
-def decode_body(body: Body, params: Mapping[str, Any] | msgspec.Raw | None) -> LegBody:
-    """The body of D's leg: the client's body, with the parameters of the hand-off if there are any."""
+def decode_body(body: Body, params: Mapping[str, Any] | msgspec.Raw | None, tokens: bytes = b"") -> LegBody:
+    """The body of D's leg: the client's body, with the parameters of the hand-off if there are any.
+
+    `tokens`: what P has made of the messages, which D then does not render again.
+    """
     own = b"" if params is None else b'"kv_transfer_params":' + _ENCODE(params)
+    if tokens and own.endswith(b"}"):
+        own = b"".join((own[:-1], _TOKENS_FOR_D, tokens, b"}"))
     shared, answer = body.shared, body.answer
     if isinstance(shared, BodyParts):
         assert isinstance(answer, BodyParts), "all members of a large body are parts"

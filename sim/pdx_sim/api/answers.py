@@ -89,7 +89,12 @@ class Writer:
             "choices": [self._choice(choice) for choice in choices],
             "usage": self.usage(choices),
             "kv_transfer_params": params,
+            **self._prompt_tokens(choices[0].seq),
         }
+
+    def _prompt_tokens(self, seq: Sequence) -> dict[str, Any]:
+        """A chat's are outside of its choices."""
+        return {"prompt_token_ids": list(seq.prompt) if self.call.return_token_ids else None} if self.call.chat else {}
 
     def _choice(self, choice: Choice) -> dict[str, Any]:
         seq = choice.seq

@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -81,7 +82,7 @@ class Node:
         await self._patch(name, {"metadata": {"finalizers": [FINALIZER]}})
         version = self.versions[name] = container["image"].rpartition(":v")[2]
         found = settings(container["args"], address, 5600)
-        fast: Body = {"step_seconds": 0.0, "prefill_token_seconds": 1e-6, "decode_token_seconds": 2e-3}
+        fast: dict[str, Any] = {"step_seconds": 0.0, "prefill_token_seconds": 1e-6, "decode_token_seconds": 2e-3}
         engine = SimEngine(replace(found, version=version, shutdown_seconds=10.0, lease_seconds=5.0, **fast))
         await engine.start()
         self.world.engine[name] = engine

@@ -56,6 +56,15 @@ async def test_kv_moves(connector: str, order: Order, make_world: MakeWorld, cap
     await check_engines(world)
 
 
+async def test_mooncakes_own_metrics_are_not_those_of_nixl(make_world: MakeWorld, capsys: Captured) -> None:
+    """vLLM 0.33 has the former."""
+    newer = {"version": "0.33.0"}
+    world = await make_world(Order.CONCURRENT, connector="Mooncake", sim=newer, gateway=False)
+    code, line, out = await probe(capsys, command(world))
+    assert code == 0, out
+    assert line["KV"].startswith("moved: ")
+
+
 async def test_each_order_sends_its_legs_in_this_order(
     make_world: MakeWorld, capsys: Captured, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -92,6 +92,8 @@ def test_the_transfers_of_mooncake() -> None:
     found = read_metrics(page.encode())
     assert (found.transfer, found.transfer_bytes) == (Mean(0.5, 4), 3e15)
     assert (found.failed_transfers, found.expired) == (3, 5)
+    assert not found.has_nixl
+    assert read_metrics(page.replace("mooncake", "nixl").encode()).has_nixl
 
 
 def test_the_time_per_output_token_of_requests_wins() -> None:

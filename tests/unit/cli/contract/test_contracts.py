@@ -55,6 +55,7 @@ def test_abilities_are_what_the_code_has(version: str) -> None:
     assert VERSIONS[version] == Abilities(
         version,
         ends_silently=version < TESTED,  # seen with real engines: no kind of row reads the order of statements
+        reuses_tokens=version == TESTED,  # tests run its engines
         spaces_prompts=version > TESTED,  # read in the wheel of 0.33: rows compare no bodies of functions
         nixl=int(str(values["constant NIXL_CONNECTOR_VERSION"])),
         context_parallel=values["reads NixlConnectorMetadata._add_new_req:dcp_size"] is True,

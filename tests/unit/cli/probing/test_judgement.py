@@ -19,7 +19,7 @@ from pdx_proxy.verification.diagnosis import Facts
 from tests.documents import ROOT
 
 FACTS: Final = Facts("0.32.0", "/models/m", 16, True)
-NIXL: Final = EngineMetrics(failed_transfers=0.0)
+NIXL: Final = EngineMetrics(failed_transfers=0.0, has_nixl=True)
 ENGINE: Final = EngineFacts("http://10.0.0.1:8000", ("m",), 4096, 1, FACTS, NIXL)
 PARAMS: Final = {
     "do_remote_prefill": True,
