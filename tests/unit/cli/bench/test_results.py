@@ -78,6 +78,16 @@ def test_a_run_is_read_as_it_was_written() -> None:
     assert page(again) == page(RUN)
 
 
+def test_a_result_from_before_a_member_existed_has_its_default() -> None:
+    body = json.loads(json.dumps(document(RUN)))
+    for arm in body["arms"]:
+        del arm["interval"]
+    assert document(read(body)) == document(RUN)
+    del body["arms"][0]["name"]
+    with pytest.raises(DocumentError):
+        read(body)
+
+
 @pytest.mark.parametrize("body", [[], {}, {"format": 1}, {"format": 9}, {"format": 1, "slo": 3}, None])
 def test_what_is_no_result(body: object) -> None:
     with pytest.raises(DocumentError, match=r"name its result\.json|format 9"):
