@@ -121,7 +121,8 @@ class Endpoint:
         object.__setattr__(self, "streams_params", bool(version) and abilities(version).null_params)
         object.__setattr__(self, "counts_received", bool(version) and not abilities(version).answers_hits)
         connector = CONNECTORS.get(self.spec.connector)
-        object.__setattr__(self, "wire", connector.wire(self.version) if connector is not None else "")
+        wire = connector.wire(self.version, any_patch=self.spec.any_patch) if connector is not None else ""
+        object.__setattr__(self, "wire", wire)
         object.__setattr__(self, "start", (self.spec.name, self.generation))
 
     def __reduce__(self) -> tuple[type["Endpoint"], tuple[Any, ...]]:

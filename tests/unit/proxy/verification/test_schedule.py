@@ -61,6 +61,17 @@ def test_pairs_whose_versions_differ_count_if_their_revision_has_no_other() -> N
     assert candidates([waits, *others[:2]]) == []
 
 
+@pytest.mark.parametrize("enforced", [True, False])
+def test_engines_that_compare_no_hash_pair_if_their_minor_versions_are_equal(enforced: bool) -> None:
+    def of(role: Role, number: int, version: str) -> Endpoint:
+        found = engine(role, number, version=version)
+        return replace(found, spec=replace(found.spec, any_patch=not enforced))
+
+    cpu, gpu, newer = of(P, 0, "0.32.0+cpu"), of(D, 0, "0.32.0"), of(D, 1, "0.33.0")
+    found = [names(pairs) for pairs in candidates([cpu, gpu, newer])]
+    assert found == ([] if enforced else [[("prefill-a-0", "decode-a-0")]])
+
+
 @pytest.mark.parametrize(("prefill", "decode"), [(1, 1), (2, 2), (4, 4), (1, 16)])
 def test_a_small_pool_probes_every_pair_at_once(prefill: int, decode: int) -> None:
     pairs = pairs_of(prefill, decode)
