@@ -278,7 +278,7 @@ async def test_an_upgrade_of_prefill_engines_alone_stops(node: Node, operator: O
         await condition(node, "KVTransferVerified", "True", "Verified")
         await eventually(lambda: traffic.pairs[-1] == (NEW, NEW), 60.0)
         await condition(node, "Progressing", "False", "Complete")
-    assert f"the one runs vLLM {NEW}, the other {OLD}; the two run different versions of vLLM" in verified["message"]
+    assert f"the prefill engine runs vLLM {NEW}, the decode engine {OLD}; vLLM rejects KV from" in verified["message"]
     assert "has stopped, and the old engines serve: KV does not move between the new ones" in stopped["message"]
     assert traffic.failures == []
     assert set(traffic.pairs) == {(OLD, OLD), (NEW, NEW)}
