@@ -64,7 +64,8 @@ ADVICE: Final[Mapping[Cause, str]] = MappingProxyType(
     {
         Cause.NO_CONNECTOR: "check its arguments for --kv-transfer-config: a policy, a webhook or its image may "
         "have removed it",
-        Cause.VERSION: "the two run different versions of vLLM, which reject each other's KV; give them one image",
+        Cause.VERSION: "vLLM rejects KV from an engine of another version; give both the same image, by digest, or "
+        "restart the older engines if its tag has moved",
         Cause.MODEL: "the two were started with different model strings, which vLLM compares; give both the same one",
         Cause.BLOCK_SIZE: "the two have KV blocks of different sizes; set one size for both (spec.engine.blockSize)",
         Cause.DTYPE: "the two differ in the dtype of weights or of KV; set it in spec.engine, for both",

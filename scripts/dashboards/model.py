@@ -124,10 +124,15 @@ def of_transfers(name: str) -> tuple[str, ...]:
 
 
 def failed_transfers(*, by: str = "") -> str:
-    """Failures per second of the engines that move KV; with Mooncake, also of those that do not receive it."""
+    """Failures per second of the engines that move KV; with Mooncake, also of those that do not receive it.
+
+    One failed transfer of Mooncake counts on P and on D, so a sum over both roles has the larger of the two.
+    """
     names = ("nixl_num_failed_transfers", "mooncake_num_failed_transfers", "mooncake_num_failed_recvs")
     nixl, sent, received = (f"rate(vllm:{name}_total{{{ENGINES}}}[{WINDOW}])" for name in names)
-    return f"sum{_by(by)}({nixl} or {sent} + {received})"
+    if by:
+        return f"sum{_by(by)}({nixl} or {sent} + {received})"
+    return f"sum({nixl}) or (sum({sent}) > sum({received})) or sum({received})"
 
 
 def _names(metric: Metric, ending: str = "") -> tuple[str, ...]:

@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import re
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from pdx_api.vllm.versions import NEWEST
 from pdx_operator.app.metrics import Metrics
 from pdx_sim.core import timings
 from scripts.dashboards import BOARDS, dashboards
-from scripts.dashboards.model import Board, Panel, Query, Unit
+from scripts.dashboards.model import ENGINES, WINDOW, Board, Panel, Query, Unit, failed_transfers
 from tests.dashboards.survey import filled
 
 ROOT = Path(__file__).parents[2]
@@ -58,6 +59,30 @@ def test_dashboards_have_names_of_their_own() -> None:
 
     assert all(len(set(column)) == len(BOARDS) for column in zip(*names, strict=True))
     assert all(board.uid.startswith("pdx-") and board.question.endswith("?") for board in BOARDS)
+
+
+def test_a_failed_transfer_that_both_roles_count_is_one(tmp_path: Path, programs: dict[str, Path]) -> None:
+    counts = (
+        ("transfers", '{pod="p"}', 15),
+        ("recvs", '{pod="p"}', 0),
+        ("transfers", '{pod="d"}', 0),
+        ("recvs", '{pod="d"}', 15),
+    )
+    series = [
+        {"series": f"vllm:mooncake_num_failed_{kind}_total{labels}", "values": f"0+{rise}x60"}
+        for kind, labels, rise in counts
+    ]
+    question = {
+        "expr": failed_transfers().replace(ENGINES, "").replace(WINDOW, "1m"),
+        "eval_time": "10m",
+        "exp_samples": [{"labels": "{}", "value": 1}],
+    }
+    test = {"interval": "15s", "input_series": series, "promql_expr_test": [question]}
+    (tmp_path / "test.yaml").write_text(json.dumps({"tests": [test]}))
+    done = subprocess.run(
+        [programs["promtool"], "test", "rules", tmp_path / "test.yaml"], capture_output=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 @pytest.mark.parametrize(("board", "panel"), PANELS)

@@ -96,7 +96,11 @@ class Connector:
     """The number of its wiring: one more with each change after which P and D, or an engine and its side services,
     of the two versions do not work together. Engines with different numbers never pair."""
 
-    def wire(self, version: str) -> str:
+    def any_patch(self, config: Mapping[str, Any]) -> bool:
+        """Whether `spec.kvTransfer.config` lets P and D run different patch releases that would else not pair."""
+        return False
+
+    def wire(self, version: str, *, any_patch: bool = False) -> str:
         """What P and D must have in common of the version of vLLM that they report; empty: unknown, or nothing."""
         return ""
 

@@ -82,7 +82,7 @@ class Mooncake(Connector):
     port_names: Mapping[str, int] = field(default_factory=lambda: {BOOTSTRAP: BOOTSTRAP_PORT}, hash=False)
     checks: Checks = CHECKS
 
-    def wire(self, version: str) -> str:
+    def wire(self, version: str, *, any_patch: bool = False) -> str:
         """The minor version: the members of its messages change with it (mooncake_utils.py)."""
         return minor(version)
 

@@ -33,7 +33,7 @@ from pdx_api.connectors.families import (
 from pdx_api.defaults import LEASE_MARGIN_SECONDS
 from pdx_api.names import Order, Role
 from pdx_api.rule import Rule
-from pdx_api.vllm.versions import VERSIONS
+from pdx_api.vllm.versions import VERSIONS, minor
 
 SIDE_CHANNEL: Final = "side-channel"
 SIDE_CHANNEL_PORT: Final = 5600
@@ -44,6 +44,8 @@ LEASE: Final = "kv_lease_duration"
 
 BIDIRECTIONAL: Final = "bidirectional_kv_xfer"
 """Setting: D keeps the KV of each answer for a P (vLLM's `decoder_kv_blocks_ttl`, 480 s)."""
+ENFORCE: Final = "enforce_handshake_compat"
+"""Setting: whether an engine refuses a peer with another compatibility hash (nixl/base_worker.py)."""
 _WITHOUT_CONTEXT: Final = tuple(each.version for each in VERSIONS.values() if not each.context_parallel)
 
 _PREFILL_PARAMS: Final[KVParams] = {
@@ -162,10 +164,14 @@ class Nixl(Connector):
     port_names: Mapping[str, int] = field(default_factory=lambda: {SIDE_CHANNEL: SIDE_CHANNEL_PORT}, hash=False)
     checks: Checks = _CHECKS
 
-    def wire(self, version: str) -> str:
+    def any_patch(self, config: Mapping[str, Any]) -> bool:
+        """Without the hash, engines with one version of the connector pair: also a CPU's build with a GPU's."""
+        return not config.get(ENFORCE, True)
+
+    def wire(self, version: str, *, any_patch: bool = False) -> str:
         """All of it: the hash that vLLM's handshake compares contains the version as `/version` answers it
         (nixl/metadata.py, `compute_nixl_compatibility_hash`)."""
-        return version
+        return minor(version) if any_patch else version
 
     def engine(self, role: Role, order: Order, site: Site, config: Mapping[str, Any]) -> EngineWiring:
         """The side channel binds the address that it sends to peers: the pod's, never a wildcard."""

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import Final
 
+from pdx_api.connectors.nixl import CONNECTOR as NIXL
 from pdx_api.names import Mode, Role
 from pdx_api.verification import Cause
 from pdx_api.vllm_metrics import read_metrics, whole_number
@@ -105,8 +106,9 @@ def unequal_pairs(observation: Observation) -> Iterator[Finding]:
         prefill = [e for e in found if e.role is Role.PREFILL]
         decode = [e for e in found if e.role is Role.DECODE]
         if prefill and decode:
-            yield from _differences(prefill[0], decode)
-            yield from _differences(decode[0], prefill[1:])
+            for one, others in ((prefill[0], decode), (decode[0], prefill[1:])):
+                yield from _other_versions(observation, one, others)
+                yield from _differences(one, others)
 
 
 def unequal_adapters(observation: Observation) -> Iterator[Finding]:
@@ -163,14 +165,24 @@ def _differences(one: Engine, others: Sequence[Engine]) -> Iterator[Finding]:
                 f"serves {theirs!r}: vLLM refuses KV from an engine with another model string",
                 "Give both the same model: set spec.model, and no model in `args` or podTemplate of one role.",
             )
-        if one.version and other.version and one.version != other.version:
+        yield from _different_flags(one, other)
+
+
+def _other_versions(observation: Observation, one: Engine, others: Sequence[Engine]) -> Iterator[Finding]:
+    """The pairs that the gateway does not use because of their versions."""
+    spec = observation.deployment.spec if observation.deployment is not None else None
+    connector = spec.connector if spec is not None else NIXL
+    any_patch = spec is not None and connector.any_patch(spec.kv_transfer.config)
+    mine = connector.wire(one.version or "", any_patch=any_patch)
+    for other in others:
+        theirs = connector.wire(other.version or "", any_patch=any_patch)
+        if mine and theirs and mine != theirs:
             yield wrong(
                 Cause.VERSION,
                 f"The {one.role} engine {one.name} runs vLLM {one.version}, the {other.role} engine {other.name} "
                 f"runs {other.version}: vLLM refuses KV from another version",
                 "Give both the same image: set spec.engine.image, and no image in podTemplate of one role.",
             )
-        yield from _different_flags(one, other)
 
 
 def _different_flags(one: Engine, other: Engine) -> Iterator[Finding]:

@@ -1,7 +1,7 @@
 """Checks whether KV moves from P to D: by transfer probes, by the engines' logs, and by their token counters."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from pdx_api.names import ConditionType, Role
@@ -91,7 +91,7 @@ def counted_failures(observation: Observation) -> Iterator[Finding]:
     """Transfers failed since an engine started, by its metrics: NIXL's, and Mooncake's from vLLM 0.33 on."""
     if any(failed_transfers(observation)):
         return
-    counts = {engine: failed for engine in observation.engines if (failed := _failed(engine))}
+    counts = _failures(observation.engines)
     if not counts:
         return
     engine, others = max(counts, key=lambda each: counts[each]), len(counts) - 1
@@ -106,11 +106,19 @@ def counted_failures(observation: Observation) -> Iterator[Finding]:
     )
 
 
-def _failed(engine: Engine) -> float:
-    """Return how many transfers have failed on an engine; 0 if they are few."""
-    metrics = read_metrics(engine.metrics.encode())
-    failed = metrics.failed_transfers or 0.0
-    return failed if failed >= max(MIN_FAILED, _FAILED_SHARE * (failed + metrics.transfer.count)) else 0.0
+def _failures(engines: Sequence[Engine]) -> dict[Engine, float]:
+    """Return how many transfers have failed on each engine, without those on which few failed.
+
+    An engine that counts no transfers (a D of Mooncake, to which the P's send) is compared with all engines' transfers.
+    """
+    found = {engine: read_metrics(engine.metrics.encode()) for engine in engines}
+    moved = sum(metrics.transfer.count for metrics in found.values())
+    failed = {engine: metrics.failed_transfers or 0.0 for engine, metrics in found.items()}
+    return {
+        engine: count
+        for engine, count in failed.items()
+        if count >= max(MIN_FAILED, _FAILED_SHARE * (count + (found[engine].transfer.count or moved)))
+    }
 
 
 def _peer(engine: Engine) -> str:

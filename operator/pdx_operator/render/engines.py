@@ -13,6 +13,7 @@ from pdx_api.names import (
     ANNOTATION_CONNECTOR,
     ANNOTATION_FILE,
     ANNOTATION_ORDER,
+    ANNOTATION_PATCHES,
     ANNOTATION_PROTOCOL,
     ANNOTATION_RANKS,
     ANNOTATION_SEQUENCES,
@@ -174,6 +175,8 @@ def _annotations(spec: Spec) -> dict[str, str]:
     wiring = {ANNOTATION_CONNECTOR: spec.connector.name, ANNOTATION_ORDER: str(spec.order)}
     if (number := wiring_number(spec)) > 1:
         wiring[ANNOTATION_WIRING] = str(number)
+    if spec.connector.any_patch(spec.kv_transfer.config):
+        wiring[ANNOTATION_PATCHES] = "any"
     return {**wiring, ANNOTATION_PROTOCOL: spec.protocol} if spec.protocol else wiring
 
 

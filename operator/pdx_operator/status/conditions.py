@@ -166,12 +166,21 @@ def _warning(spec: Spec, finding: Finding | None) -> Iterator[str]:
         yield text.removesuffix(".")
     versions = finding.versions if finding is not None else ()
     runs = sorted({minor(each) for each in versions} - {""})
-    apart = sorted({spec.connector.wire(each) for each in versions} - {""}) if spec.mode is Mode.DISAGGREGATED else []
+    apart = _apart(spec, versions)
     if len(different := max(runs, apart, key=len)) > 1:
-        yield f"engines run vLLM {' and '.join(different)}: only engines of one version pair"
-    elif expected and runs and runs != [expected]:
+        pairs = ": only engines of one version pair" if len(apart) > 1 else ""
+        yield f"engines run vLLM {' and '.join(different)}{pairs}"
+    if expected and runs and expected not in runs:
         who = "the tag of the image states" if spec.engine.version is None else "spec.engine.version is"
-        yield f"engines run vLLM {runs[0]}, but {who} {expected}; correct spec.engine.version"
+        yield f"engines run vLLM {' and '.join(runs)}, but {who} {expected}; correct spec.engine.version"
+
+
+def _apart(spec: Spec, versions: Iterable[str]) -> list[str]:
+    """The versions, or the parts of them, that keep engines from pairing."""
+    if spec.mode is Mode.AGGREGATED:
+        return []
+    any_patch = spec.connector.any_patch(spec.kv_transfer.config)
+    return sorted({spec.connector.wire(each, any_patch=any_patch) for each in versions} - {""})
 
 
 def _missing_gateway(gateway: ObservedGateway | None) -> _Outcome | None:

@@ -58,6 +58,8 @@ class EndpointSpec:
     """The rank of this endpoint; None: the engine selects a rank for each request."""
     protocol: str = ""
     """The protocol of a custom connector (see `connectors.custom`); empty for every other."""
+    any_patch: bool = False
+    """Whether it pairs with other patch releases of its vLLM, whatever its connector requires."""
     sequences: int = 0
     """How many requests each of its ranks runs at a time (--max-num-seqs); 0: not known."""
 

@@ -8,6 +8,7 @@ from pdx_api.connectors import choose
 from pdx_api.names import (
     ANNOTATION_CONNECTOR,
     ANNOTATION_ORDER,
+    ANNOTATION_PATCHES,
     ANNOTATION_PROTOCOL,
     ANNOTATION_RANKS,
     ANNOTATION_SEQUENCES,
@@ -66,6 +67,7 @@ def read_pod(pod: Pod) -> EndpointSpec | UnusablePod:
         order=order,
         protocol=protocol,
         ranks=ranks,
+        any_patch=annotations.get(ANNOTATION_PATCHES) == "any",
         sequences=sequences,
         pod=str(metadata.get("name", "")),
         instance=_instance(metadata, status),

@@ -127,7 +127,8 @@ class Endpoint:
         object.__setattr__(self, "reuses_tokens", bool(version) and abilities(version).reuses_tokens)
         object.__setattr__(self, "longest", min((each.longest for each in self.models), default=0))
         connector = CONNECTORS.get(self.spec.connector)
-        object.__setattr__(self, "wire", connector.wire(self.version) if connector is not None else "")
+        wire = connector.wire(self.version, any_patch=self.spec.any_patch) if connector is not None else ""
+        object.__setattr__(self, "wire", wire)
         object.__setattr__(self, "start", (self.spec.name, self.generation))
 
     def __reduce__(self) -> tuple[type["Endpoint"], tuple[Any, ...]]:

@@ -17,6 +17,20 @@ Pair = tuple[Endpoint, Endpoint]
 """P and D."""
 Names = tuple[str, str]
 """The names of P and D."""
+LISTED: Final = 3
+"""Broken pairs that a finding lists."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unequal:
+    """The pairs of revisions in which none pairs, because the versions differ."""
+
+    count: int = 0
+    first: tuple[Pair, ...] = ()
+    """At most `LISTED` of them."""
+
+
+NONE_UNEQUAL: Final = Unequal()
 
 
 class Result(StrEnum):

@@ -1,12 +1,12 @@
 """Which pairs of engines can be probed, and which of them are due. Pure."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from itertools import groupby
+from itertools import groupby, islice, product
 from typing import Final
 
 from pdx_api.names import Role
 from pdx_proxy.endpoints.endpoint import Endpoint, Pairing, State, exchanges, pairing
-from pdx_proxy.verification.record import Names, Pair, Record, Result, current_record, names_of
+from pdx_proxy.verification.record import LISTED, Names, Pair, Record, Result, Unequal, current_record, names_of
 
 EVERY_PAIR: Final = 16
 """A revision of up to this many pairs has all of them probed at the start, a larger one enough to cover each engine."""
@@ -34,17 +34,24 @@ def candidates(endpoints: Iterable[Endpoint]) -> list[list[Pair]]:
     return revisions
 
 
-def unequal(endpoints: Iterable[Endpoint]) -> list[Pair]:
-    """Return the pairs of revisions in which no P and D exchange KV, because their versions of vLLM differ."""
+def unequal(endpoints: Iterable[Endpoint]) -> Unequal:
+    """Return the pairs of revisions in which no P and D exchange KV, because their versions of vLLM differ.
+
+    A revision with an engine that may pair once it serves has none.
+    """
     engines = sorted((e for e in endpoints if not e.spec.leaving), key=lambda e: (e.revision, e.name))
-    found: list[Pair] = []
+    count = 0
+    first: list[Pair] = []
     for _, group in groupby(engines, key=lambda e: e.revision):
         of_revision = list(group)
-        decodes = [d for d in of_revision if d.role is Role.DECODE and d.warm]
-        pairs = [(p, d) for p in of_revision if p.role is Role.PREFILL and p.spec.ready for d in decodes]
-        if not any(exchanges(*pair) for pair in pairs):
-            found += pairs
-    return found
+        prefills = [p for p in of_revision if p.role is Role.PREFILL]
+        decodes = [d for d in of_revision if d.role is Role.DECODE]
+        if any(exchanges(p, d) for p in prefills for d in decodes):
+            continue
+        ready, warm = [p for p in prefills if p.spec.ready], [d for d in decodes if d.warm]
+        count += len(ready) * len(warm)
+        first += islice(product(ready, warm), LISTED - len(first))
+    return Unequal(count, tuple(first))
 
 
 def _is_usable(endpoint: Endpoint) -> bool:

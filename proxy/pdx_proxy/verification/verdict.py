@@ -9,12 +9,20 @@ import orjson
 
 from pdx_api.verification import Broken, Cause, Finding, Verdict
 from pdx_proxy.endpoints.endpoint import Endpoint, Start
-from pdx_proxy.verification.record import Names, Pair, Record, Result, generations_of, names_of
+from pdx_proxy.verification.record import (
+    LISTED,
+    NONE_UNEQUAL,
+    Names,
+    Pair,
+    Record,
+    Result,
+    Unequal,
+    generations_of,
+    names_of,
+)
 
 _NEAR: Final = 0.5
 """Two tokens are equally likely if the natural logarithms of their probabilities differ by no more than this."""
-_LISTED: Final = 3
-"""Broken pairs that a finding lists."""
 UNANSWERED_PROBES: Final = 3
 """Consecutive probes that an engine must leave unanswered until its pairs are no longer verified."""
 Unanswered = Mapping[Start, int]
@@ -156,7 +164,7 @@ def finding_of(
     records: Mapping[Names, Record],
     before: Finding | None,
     doubts: Mapping[Names, str] = _NO_DOUBTS,
-    unequal: Sequence[Pair] = (),
+    unequal: Unequal = NONE_UNEQUAL,
 ) -> Finding:
     """Return the finding about all pairs. `doubts` has the pairs that are not verified at present, and why.
     `unequal` has the pairs of revisions in which none pairs, because the versions differ.
@@ -165,16 +173,15 @@ def finding_of(
     only a result does, or doubts about all pairs.
     """
     pairs = [pair for revision in revisions for pair in revision]
-    if not pairs and not unequal:
+    if not pairs and not unequal.count:
         return Finding(Verdict.UNKNOWN, "there is no pair of a prefill and a decode engine to probe")
     present = {names_of(pair): records[names_of(pair)] for pair in pairs if names_of(pair) in records}
     broken = {names: record for names, record in present.items() if record.verdict is Verdict.BROKEN}
-    if broken or unequal:
-        listed = [_broken(names, record) for names, record in sorted(broken.items())[:_LISTED]]
-        listed += [_unequal(*pair) for pair in unequal]
-        return Finding(
-            Verdict.BROKEN, "", 0, len(pairs) + len(unequal), tuple(listed[:_LISTED]), len(broken) + len(unequal)
-        )
+    if broken or unequal.count:
+        listed = [_broken(names, record) for names, record in sorted(broken.items())[:LISTED]]
+        listed += [_unequal(*pair) for pair in unequal.first[: LISTED - len(listed)]]
+        count = len(broken) + unequal.count
+        return Finding(Verdict.BROKEN, "", 0, len(pairs) + unequal.count, tuple(listed), count)
     verified = {n for n, record in present.items() if record.verdict is Verdict.VERIFIED and n not in doubts}
     covered = {name for names in verified for name in names}
     engines = {engine.name for pair in pairs for engine in pair}
@@ -195,7 +202,7 @@ def _unproved(present: Mapping[Names, Record], doubts: Mapping[Names, str], poss
 
 
 def _unequal(prefill: Endpoint, decode: Endpoint) -> Broken:
-    seen = f"the one runs vLLM {prefill.version}, the other {decode.version}"
+    seen = f"the prefill engine runs vLLM {prefill.version}, the decode engine {decode.version}"
     return Broken(prefill.name, decode.name, seen, Cause.VERSION)
 
 

@@ -12,7 +12,8 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -25,7 +26,7 @@ from pdx_sim import SimEngine
 from tests.cluster.runtime.harness import Api, Body, Operator
 from tests.cluster.simulated_vllm import settings
 from tests.cluster.test_discovery import RULES, PodWorld
-from tests.component.harness import Shape, eventually
+from tests.component.harness import Reply, Shape, eventually
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -150,33 +151,63 @@ class Traffic:
     whole: int = 0
     mixed: bool = False
     """Whether P's and D's of different versions were warm at one time."""
+    stopped: bool = False
 
     @contextlib.asynccontextmanager
     async def flowing(self, clients: int = 3) -> AsyncIterator[None]:
+        self.stopped = False
         tasks = [asyncio.create_task(self._client(number)) for number in range(clients)]
         try:
             yield
         finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            self.stopped = True
+            await asyncio.gather(*tasks)
 
     async def _client(self, number: int) -> None:
-        world, count = self.node.world, 0
-        while True:
+        count = 0
+        while not self.stopped:
             count += 1
             shape, prompt = Shape(stream=bool(count % 2)), f"{number} {count} "
-            reply = await asyncio.shield(world.complete(shape, prompt=prompt))
-            if (reply.status, reply.text) != (200, shape.expected(prompt)):
-                self.failures.append(reply)
-            p, d = (reply.headers.get(f"x-pdx-{role}") for role in ("prefill", "decode"))
-            if p and d:
-                self.pairs.append((self.node.versions[p], self.node.versions[d]))
-            else:
-                self.whole += 1
-            versions = [{e.version for e in world.endpoints if e.warm and e.role is role} for role in Role]
-            self.mixed |= any(p != d for p in versions[0] for d in versions[1])
+            try:
+                self._count(shape, prompt, await self.node.world.complete(shape, prompt=prompt))
+            except Exception as error:  # a lost request, whatever ended it
+                self.failures.append(error)
             await asyncio.sleep(0.01)
+
+    def _count(self, shape: Shape, prompt: str, reply: Reply) -> None:
+        is_whole = not reply.cut and (reply.done or not shape.stream)
+        if not is_whole or (reply.status, reply.text) != (200, shape.expected(prompt)):
+            self.failures.append(reply)
+        p, d = (reply.headers.get(f"x-pdx-{role}") for role in ("prefill", "decode"))
+        if p and d:
+            self.pairs.append((self.node.versions[p], self.node.versions[d]))
+        else:
+            self.whole += 1
+        endpoints = self.node.world.endpoints
+        versions = [{e.version for e in endpoints if e.warm and e.role is role} for role in Role]
+        self.mixed |= any(p != d for p in versions[0] for d in versions[1])
+
+
+LOST = {
+    "time out": TimeoutError(),
+    "no JSON": Reply(200, {}, b"<html>"),
+    "cut": Reply(200, {"content-type": "text/event-stream"}, b"data: [DONE]\n\n", cut=True),
+    "no end": Reply(200, {"content-type": "text/event-stream"}, b""),
+}
+
+
+@pytest.mark.parametrize("lost", LOST)
+async def test_the_clients_count_each_lost_request(lost: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def complete(shape: Shape, prompt: str) -> Reply:
+        found = LOST[lost]
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    monkeypatch.setattr(Shape, "expected", lambda *_: "")
+    traffic = Traffic(cast("Node", SimpleNamespace(world=SimpleNamespace(complete=complete, endpoints=()))))
+    async with traffic.flowing(clients=1):
+        await eventually(lambda: traffic.failures)
 
 
 async def condition(node: Node, kind: str, *expected: str) -> Body:
@@ -247,7 +278,7 @@ async def test_an_upgrade_of_prefill_engines_alone_stops(node: Node, operator: O
         await condition(node, "KVTransferVerified", "True", "Verified")
         await eventually(lambda: traffic.pairs[-1] == (NEW, NEW), 60.0)
         await condition(node, "Progressing", "False", "Complete")
-    assert f"the one runs vLLM {NEW}, the other {OLD}; the two run different versions of vLLM" in verified["message"]
+    assert f"the prefill engine runs vLLM {NEW}, the decode engine {OLD}; vLLM rejects KV from" in verified["message"]
     assert "has stopped, and the old engines serve: KV does not move between the new ones" in stopped["message"]
     assert traffic.failures == []
     assert set(traffic.pairs) == {(OLD, OLD), (NEW, NEW)}

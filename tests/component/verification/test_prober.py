@@ -103,7 +103,7 @@ async def test_engines_of_two_patch_releases_get_no_hand_off(order: Order, make_
     await found(world, Verdict.BROKEN, Cause.VERSION)
     (broken,) = world.gateway.prober.finding.broken
     assert (broken.prefill, broken.decode) == (world.endpoint(world.p).name, world.endpoint(world.d).name)
-    assert broken.seen == "the one runs vLLM 0.32.0, the other 0.32.1"
+    assert broken.seen == "the prefill engine runs vLLM 0.32.0, the decode engine 0.32.1"
     assert (await world.complete()).text == Shape().expected()
     assert await world.outcomes() == {"whole": 1}
     assert world.p.counts.legs["prefill"] == world.p.counts.handshakes_refused == 0

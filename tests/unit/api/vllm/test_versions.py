@@ -75,4 +75,6 @@ def test_what_versions_have_in_common() -> None:
     nixl, mooncake = CONNECTORS["NIXL"].wire, CONNECTORS["Mooncake"].wire
     assert len({nixl(version) for version in ("0.32.0", "0.32.1", "0.32.0+cpu", "0.33.0", "0.33.1.dev2")}) == 5
     assert mooncake("0.32.0") == mooncake("v0.32.4+cpu") != mooncake("0.33.0")
+    assert len({nixl(version, any_patch=True) for version in ("0.32.0", "0.32.1", "0.32.0+cpu")}) == 1
+    assert nixl("0.32.0", any_patch=True) != nixl("0.33.0", any_patch=True)
     assert nixl("") == mooncake("") == CONNECTORS["LMCache"].wire("0.32.0") == ""

@@ -20,7 +20,7 @@ from pdx_cli.bench.results.document import DocumentError, Run, document, read
 from pdx_cli.bench.results.files import ResultDirectory, regenerate
 from pdx_cli.bench.results.other_tools import as_inference_perf, as_vllm
 from pdx_cli.bench.results.page import page
-from pdx_cli.bench.results.text import lines
+from pdx_cli.bench.results.text import lines, moved
 from pdx_cli.errors import InputError
 
 SLO = Slo(1.0, 0.05)
@@ -76,6 +76,16 @@ def test_a_run_is_read_as_it_was_written() -> None:
     assert again.results[1].samples[-1] == RUN.results[1].samples[-1], "a failed request"
     assert again.verdict == RUN.verdict
     assert page(again) == page(RUN)
+
+
+def test_a_result_from_before_a_member_existed_has_its_default() -> None:
+    body = json.loads(json.dumps(document(RUN)))
+    for arm in body["arms"]:
+        del arm["interval"]
+    assert document(read(body)) == document(RUN)
+    del body["arms"][0]["name"]
+    with pytest.raises(DocumentError):
+        read(body)
 
 
 @pytest.mark.parametrize("body", [[], {}, {"format": 1}, {"format": 9}, {"format": 1, "slo": 3}, None])
@@ -139,6 +149,16 @@ def test_the_lines_of_a_terminal() -> None:
     assert any("P:D 2:2 (yours)" in line and "10.2 ± 0.25" in line for line in shown)
     assert any("KV moved: 100 % of 20k prompt tokens, 4 GB/s a transfer" in line for line in shown)
     assert any(line.startswith("Verdict: No measurable difference") for line in shown)
+
+
+def test_a_failed_transfer_that_both_roles_count_is_one() -> None:
+    arm = RUN.results[1]
+    both = replace(
+        arm,
+        prefill=replace(arm.prefill, failed_transfers=2),
+        decode=replace(arm.decode, failed_transfers=3),
+    )
+    assert "3 transfers failed" in "".join(moved(both))
 
 
 def test_files(tmp_path: Path) -> None:

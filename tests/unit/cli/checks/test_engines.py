@@ -5,9 +5,10 @@ from typing import Any
 import pytest
 
 from pdx_api.names import Mode, Role
+from pdx_api.spec.parse import parse
 from pdx_cli.checks.findings import Severity
 from pdx_cli.sources.observation import Engine
-from tests.doctor_observations import args, assert_found, engine, found, without_kv
+from tests.doctor_observations import BODY, SPEC, args, assert_found, engine, found, without_kv
 
 OTHER_MODEL = ("serve", "/models/qwen", *args(Role.DECODE)[2:])
 
@@ -60,6 +61,23 @@ SETUPS: list[Any] = [
 @pytest.mark.parametrize(("changes", "cause", "parts"), SETUPS)
 def test_cause(changes: dict[str, Any], cause: str, parts: list[str]) -> None:
     assert_found(changes, cause, parts)
+
+
+@pytest.mark.parametrize(
+    ("transfer", "version", "differs"),
+    [
+        ({"connector": "NIXL"}, "0.32.1", True),
+        ({"connector": "NIXL", "config": {"enforce_handshake_compat": False}}, "0.32.0+cpu", False),
+        ({"connector": "NIXL", "config": {"enforce_handshake_compat": False}}, "0.33.0", True),
+        ({"connector": "Mooncake"}, "0.32.1", False),
+        ({"connector": "Mooncake"}, "0.33.0", True),
+        ({"connector": "LMCache"}, "0.33.0", False),
+    ],
+)
+def test_versions_differ_as_the_gateway_compares_them(transfer: dict[str, Any], version: str, differs: bool) -> None:
+    deployment = parse({**BODY, "spec": {**SPEC, "kvTransfer": transfer}})
+    findings = found(deployment=deployment, engines=(engine(Role.PREFILL), engine(Role.DECODE, version=version)))
+    assert ("VersionsDiffer" in {each.cause for each in findings}) is differs
 
 
 @pytest.mark.parametrize(

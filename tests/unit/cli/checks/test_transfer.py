@@ -160,6 +160,14 @@ def _page(connector: str, failed: int, moved: int = 0) -> str:
     return counts + (f"{seconds}{seconds.replace('_count', '_sum')}" if moved else "")
 
 
+@pytest.mark.parametrize(("moved", "found_some"), [(100_000, False), (100, True)])
+def test_few_failures_of_an_engine_to_which_others_send(moved: int, found_some: bool) -> None:
+    prefill = engine(Role.PREFILL, metrics=_page("mooncake", 0, moved))
+    decode = engine(Role.DECODE, metrics='vllm:mooncake_num_failed_recvs_total{engine="0"} 5\n')
+    causes = {each.cause for each in found(engines=(prefill, decode))}
+    assert ("TransfersFailed" in causes) is found_some
+
+
 @pytest.mark.parametrize(
     ("page", "expected"),
     [

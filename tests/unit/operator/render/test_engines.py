@@ -7,6 +7,7 @@ import pytest
 import yaml
 
 from pdx_api.connectors import CONNECTORS
+from pdx_api.connectors.nixl import ENFORCE
 from pdx_api.names import ENGINE_PORT, Mode, service_name
 from pdx_api.render.engines import pairing_revision
 from pdx_api.spec.parse import parse
@@ -80,6 +81,14 @@ def test_selectors_match_one_role_and_revision() -> None:
         assert template["labels"] == labels | recommended
         assert engines["metadata"]["labels"] == template["labels"] | {"app.kubernetes.io/managed-by": "pdx"}
         assert template["annotations"] == {"pdx.dev/connector": "NIXL", "pdx.dev/order": "PrefillFirst"}
+
+
+@pytest.mark.parametrize(("config", "any_patch"), [({}, False), ({ENFORCE: True}, False), ({ENFORCE: False}, True)])
+def test_pods_whose_engines_compare_no_hash_say_so(config: dict[str, Any], any_patch: bool) -> None:
+    created = children_of(parse(changed("spec.kvTransfer", {"connector": "NIXL", "config": config})))
+    for role in ("prefill", "decode"):
+        annotations = created["Deployment", role]["spec"]["template"]["metadata"]["annotations"]
+        assert (annotations.get("pdx.dev/patch-releases") == "any") is any_patch
 
 
 def test_a_connector_of_the_users_own_brings_its_code_and_its_protocol() -> None:

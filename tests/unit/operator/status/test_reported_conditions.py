@@ -4,11 +4,12 @@ from typing import Any
 
 import pytest
 
+from pdx_api.names import Mode
 from pdx_api.spec.types import PDDeployment
 from pdx_api.verification import Broken, Cause, Finding, Verdict
 from pdx_operator.observed.transfer_report import TransferReport
 from pdx_operator.status.conditions import build, transitions
-from tests.unit.operator.status.built_facts import LATER, NOW, PAIR, deployment, facts, outcomes
+from tests.unit.operator.status.built_facts import LATER, NOW, PAIR, A, deployment, facts, outcomes, pool
 
 ALL_WELL = TransferReport(Finding(Verdict.VERIFIED, pairs=4, possible=4))
 COVERED = TransferReport(Finding(Verdict.VERIFIED, pairs=8, possible=64))
@@ -68,6 +69,31 @@ def test_a_broken_and_a_repaired_transfer_are_events() -> None:
     assert [(t.reason, t.warning) for t in transitions(well, broken)] == [("PortsBlocked", True)]
     assert [(t.reason, t.warning) for t in transitions(broken, well)] == [("KVTransferRestored", False)]
     assert transitions(build(facts(*PAIR), {}, NOW), well) == []
+
+
+NO_HASH = {"connector": "NIXL", "config": {"enforce_handshake_compat": False}}
+
+
+@pytest.mark.parametrize(
+    ("spec", "versions", "notes"),
+    [
+        ({}, ("0.33.0", "0.33.1"), ["run vLLM 0.33.0 and 0.33.1: only", "run vLLM 0.33, but the tag"]),
+        ({"kvTransfer": NO_HASH}, ("0.32.0", "0.32.0+cpu"), []),
+        ({"kvTransfer": NO_HASH}, ("0.32.0", "0.33.0"), ["engines run vLLM 0.32 and 0.33: only engines of one"]),
+        ({"kvTransfer": {"connector": "LMCache"}}, ("0.32.0", "0.33.0"), ["engines run vLLM 0.32 and 0.33"]),
+        ({"mode": "Aggregated"}, ("0.32.0", "0.33.0"), ["engines run vLLM 0.32 and 0.33"]),
+    ],
+)
+def test_only_versions_that_keep_engines_apart_are_said_to(spec: Any, versions: Any, notes: list[str]) -> None:
+    report = TransferReport(Finding(Verdict.VERIFIED, pairs=1, possible=1, versions=versions))
+    of = deployment(**spec)
+    pools = PAIR if of.spec.mode is Mode.DISAGGREGATED else (pool(A, "a", 2, 2),)
+    status = build(facts(*pools, of=of, transfer=report), {}, NOW)
+    (text,) = (one["message"] for one in status["conditions"] if one["type"] == "Ready")
+    found = text.split("; ")[1:]
+    assert all(any(note in each for each in found) for note in notes), text
+    assert ("only engines of one version pair" in text) is any("only" in note for note in notes)
+    assert bool(found) is bool(notes)
 
 
 def test_an_unchecked_version_of_vllm_is_in_ready() -> None:

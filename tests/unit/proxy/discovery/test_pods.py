@@ -60,6 +60,7 @@ ORDER, REVISION = "metadata annotations pdx.dev/order", "metadata labels pdx.dev
 FIELDS: list[tuple[tuple[str, Any], dict[str, Any]]] = [
     (("status podIP", "fd00::7"), {"address": Address("fd00::7", 8000)}),
     (("metadata annotations pdx.dev/data-parallel", "8"), {"ranks": 8}),
+    (("metadata annotations pdx.dev/patch-releases", "any"), {"any_patch": True}),
     (("metadata annotations pdx.dev/max-num-seqs", "512"), {"sequences": 512, "runs": 512}),
     (
         ("metadata annotations", {**CUSTOM, "pdx.dev/protocol": Custom().protocol}),

@@ -9,9 +9,9 @@ import pytest
 from pdx_api.names import Role
 from pdx_api.verification import Cause, Verdict
 from pdx_proxy.endpoints.endpoint import Endpoint, State
-from pdx_proxy.verification.record import Names, Pair, Record, Result
+from pdx_proxy.verification.record import Names, Pair, Record, Result, Unequal
 from pdx_proxy.verification.schedule import candidates, due, unequal
-from pdx_proxy.verification.verdict import next_record
+from pdx_proxy.verification.verdict import finding_of, next_record
 from tests.unit.proxy.verification.pools import D, P, engine, names, pairs_of, pool
 
 PERIOD = 40.0
@@ -54,11 +54,41 @@ def test_pairs_whose_versions_differ_count_if_their_revision_has_no_other() -> N
 
     waits = of(P, 0, "0.32.0", warm_up_state=State.WARMING, reason="waits")
     others = of(D, 0, "0.32.1"), of(D, 1, "0.33.0"), of(D, 2, "")
-    assert names(unequal([waits, *others[:2]])) == [("prefill-a-0", "decode-a-0"), ("prefill-a-0", "decode-a-1")]
-    assert unequal([waits, others[0], of(D, 3, "0.32.0")]) == []
-    assert unequal([waits, of(D, 0, "0.32.1", warm_up_state=State.COLD)]) == []
-    assert unequal([waits, *others]) == [], "an unknown version pairs with all"
+    assert names(unequal([waits, *others[:2]]).first) == [("prefill-a-0", "decode-a-0"), ("prefill-a-0", "decode-a-1")]
+    assert unequal([waits, *others[:2]]).count == 2
     assert candidates([waits, *others[:2]]) == []
+    assert unequal([waits, others[0], of(D, 3, "0.32.0")]) == Unequal()
+    assert unequal([waits, of(D, 0, "0.32.1", warm_up_state=State.COLD)]) == Unequal()
+    assert unequal([waits, *others]) == Unequal(), "an unknown version pairs with all"
+
+
+def test_an_engine_that_still_starts_may_pair() -> None:
+    one, other = engine(P, 0, version="0.32.0"), engine(D, 0, version="0.32.1")
+    starts = engine(P, 1, warm_up_state=State.COLD)
+    waits = replace(starts, spec=replace(starts.spec, ready=False))
+    assert unequal([one, other]).count == 1
+    assert unequal([one, other, waits]) == Unequal()
+    assert unequal([one, other, replace(waits, version="0.32.0")]).count == 1
+
+
+def test_many_unequal_pairs_are_counted_and_a_few_are_listed() -> None:
+    old = [engine(P, number, version="0.32.0") for number in range(64)]
+    new = [engine(D, number, version="0.33.0") for number in range(64)]
+    found = unequal([*old, *new])
+    assert (found.count, len(found.first)) == (64 * 64, 3)
+    finding = finding_of([], {}, None, unequal=found)
+    assert (finding.broken_pairs, finding.possible, len(finding.broken)) == (64 * 64, 64 * 64, 3)
+
+
+@pytest.mark.parametrize("enforced", [True, False])
+def test_engines_that_compare_no_hash_pair_if_their_minor_versions_are_equal(enforced: bool) -> None:
+    def of(role: Role, number: int, version: str) -> Endpoint:
+        found = engine(role, number, version=version)
+        return replace(found, spec=replace(found.spec, any_patch=not enforced))
+
+    cpu, gpu, newer = of(P, 0, "0.32.0+cpu"), of(D, 0, "0.32.0"), of(D, 1, "0.33.0")
+    found = [names(pairs) for pairs in candidates([cpu, gpu, newer])]
+    assert found == ([] if enforced else [[("prefill-a-0", "decode-a-0")]])
 
 
 @pytest.mark.parametrize(("prefill", "decode"), [(1, 1), (2, 2), (4, 4), (1, 16)])
