@@ -43,10 +43,10 @@ def run(args: argparse.Namespace) -> int:
     chosen = None if arguments.names_a_server(args) else target.target_of(args, NAMED)
     if isinstance(chosen, InCluster) and not (args.yes or args.advise or args.compare or args.clean):
         _confirm(args.name or "the PDDeployment")
-    if "://" in (args.name or "") and args.trace is None:  # what is wrong with a trace is reported first
+    if (url := arguments.sends_to(args)) and args.trace is None:  # what is wrong with a trace is reported first
         if args.output is not None:
             arguments.check_new(args.output)
-        _check_listening(args.name)
+        _check_listening(arguments.server_url(url))
     if args.report is None and args.name and arguments.is_file(args.name):
         from pdx_cli.inputs import document
 

@@ -197,6 +197,33 @@ def test_load_on_a_cluster_is_confirmed(capsys: pytest.CaptureFixture[str], monk
     assert len(sent) == 4
 
 
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ("http://user:secret@127.0.0.1:1/v1",),
+        ("--admin", "http://127.0.0.1:2", "--url", "http://user:secret@127.0.0.1:1/v1"),
+    ],
+)
+def test_a_server_that_refuses_connections(
+    argv: tuple[str, ...], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is reported before anything is measured, without the password."""
+
+    async def refuse(host: str, port: int) -> None:
+        raise ConnectionRefusedError(111, f"{host}:{port}")
+
+    def work(*_: object) -> int:
+        raise AssertionError("it would measure")
+
+    monkeypatch.setattr("asyncio.open_connection", refuse)
+    monkeypatch.setattr(command, "run", work)
+    assert main(["bench", *argv]) == 2
+    assert capsys.readouterr().err == (
+        "pdx: http://127.0.0.1:1 did not answer: connection refused; write the URL of an OpenAI-compatible server that "
+        "runs.\n"
+    )
+
+
 class _Terminal(io.StringIO):
     def isatty(self) -> bool:
         return True
