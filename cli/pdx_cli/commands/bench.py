@@ -11,6 +11,8 @@ from pdx_cli.inputs import target
 from pdx_cli.inputs.target import InCluster
 
 NAMED: Final = "name a PDDeployment, a YAML file or a URL"
+CONNECT_SECONDS: Final = 10.0
+"""Longest wait for a connection to a server."""
 EPILOG: Final = """\
 examples:
   pdx bench                                      what `pdx up` runs here
@@ -64,10 +66,17 @@ def _check_listening(url: str) -> None:
 
     from pdx_cli.sources.client import AnswerError, connect
 
+    async def try_connection() -> None:
+        async with asyncio.timeout(CONNECT_SECONDS):
+            await connect(url)
+
     try:
-        asyncio.run(connect(url))
+        asyncio.run(try_connection())
     except AnswerError as error:
         raise InputError(f"{error}; {arguments.SERVER}.") from error
+    except TimeoutError as error:
+        late = f"{url} did not answer within {CONNECT_SECONDS:g} s"
+        raise InputError(f"{late}; {arguments.SERVER}.") from error
 
 
 def _confirm(name: str) -> None:

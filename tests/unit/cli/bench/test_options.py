@@ -1,6 +1,7 @@
 """The options of `pdx bench`."""
 
 import argparse
+import asyncio
 import io
 import json
 import time
@@ -221,6 +222,22 @@ def test_a_server_that_refuses_connections(
     assert capsys.readouterr().err == (
         "pdx: http://127.0.0.1:1 did not answer: connection refused; write the URL of an OpenAI-compatible server that "
         "runs.\n"
+    )
+
+
+def test_a_server_that_drops_packets(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The connection is neither made nor refused."""
+
+    async def wait(*_: object) -> None:
+        async with asyncio.timeout(5):  # so that the test ends
+            await asyncio.Event().wait()
+
+    monkeypatch.setattr("asyncio.open_connection", wait)
+    monkeypatch.setattr("pdx_cli.commands.bench.CONNECT_SECONDS", 0.1)
+    monkeypatch.setattr(command, "run", lambda *_: 0)
+    assert main(["bench", "http://h:1"]) == 2
+    assert capsys.readouterr().err == (
+        "pdx: http://h:1 did not answer within 0.1 s; write the URL of an OpenAI-compatible server that runs.\n"
     )
 
 
