@@ -222,12 +222,22 @@ def check(args: argparse.Namespace) -> None:
     if args.advise and args.output:
         raise InputError("--advise writes no files; leave out --output.")
     if args.url:
-        from pdx_cli.bench.load.connection import Server  # not for --help
+        server_url(args.url)
 
-        Server.of(args.url)
+
+def server_url(url: str) -> str:
+    """Return the URL of a server without its user and password; raises InputError."""
+    from pdx_cli.bench.load.connection import Server  # not for --help
+
+    return Server.of(url).url
 
 
 def _check_url(args: argparse.Namespace) -> None:
+    url = server_url(args.name)
+    if args.url:
+        raise InputError("--url and a URL as NAME are the same; write only one of them.")
+    if args.advise and args.admin is None:
+        raise InputError(f"{url} has no metrics that can be read; --advise needs a gateway of PDX: add --admin.")
     if args.compare or args.clean:
         raise InputError("A URL has no object whose modes can be compared; name a PDDeployment, or a YAML file.")
     if given := _given(args, _CLUSTER):
@@ -279,6 +289,14 @@ def names_a_server(args: argparse.Namespace) -> bool:
     """Whether nothing is to be looked up: a report, a file, or a server by its URL, perhaps with its admin port."""
     name = args.name or ""
     return args.report is not None or "://" in name or is_file(name) or bool(args.admin and args.url)
+
+
+def sends_to(args: argparse.Namespace) -> str:
+    """Return the URL to which requests will be sent; empty if it is looked up, or if none is sent."""
+    if args.advise or args.clean:
+        return ""
+    name = args.name or ""
+    return name if "://" in name else args.url if args.url and args.admin else ""
 
 
 def is_file(name: str) -> bool:

@@ -168,8 +168,6 @@ async def _finished(session: Session, work: Awaitable[object]) -> int:
 
 async def _enter(args: argparse.Namespace, found: Local | InCluster | None, stack: AsyncExitStack) -> Target:
     if args.name and "://" in args.name:
-        if args.url:
-            raise InputError("--url and a URL as NAME are the same; write only one of them.")
         return await stack.enter_async_context(targets.by_url(args.name, args.admin))
     if args.admin and args.url:
         return await stack.enter_async_context(targets.by_url(args.url, args.admin))

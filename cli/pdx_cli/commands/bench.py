@@ -11,6 +11,8 @@ from pdx_cli.inputs import target
 from pdx_cli.inputs.target import InCluster
 
 NAMED: Final = "name a PDDeployment, a YAML file or a URL"
+CONNECT_SECONDS: Final = 10.0
+"""Longest wait for a connection to a server."""
 EPILOG: Final = """\
 examples:
   pdx bench                                      what `pdx up` runs here
@@ -43,10 +45,10 @@ def run(args: argparse.Namespace) -> int:
     chosen = None if arguments.names_a_server(args) else target.target_of(args, NAMED)
     if isinstance(chosen, InCluster) and not (args.yes or args.advise or args.compare or args.clean):
         _confirm(args.name or "the PDDeployment")
-    if "://" in (args.name or "") and args.trace is None:  # what is wrong with a trace is reported first
+    if (url := arguments.sends_to(args)) and args.trace is None:  # what is wrong with a trace is reported first
         if args.output is not None:
             arguments.check_new(args.output)
-        _check_listening(args.name)
+        _check_listening(arguments.server_url(url))
     if args.report is None and args.name and arguments.is_file(args.name):
         from pdx_cli.inputs import document
 
@@ -64,10 +66,17 @@ def _check_listening(url: str) -> None:
 
     from pdx_cli.sources.client import AnswerError, connect
 
+    async def try_connection() -> None:
+        async with asyncio.timeout(CONNECT_SECONDS):
+            await connect(url)
+
     try:
-        asyncio.run(connect(url))
+        asyncio.run(try_connection())
     except AnswerError as error:
         raise InputError(f"{error}; {arguments.SERVER}.") from error
+    except TimeoutError as error:
+        late = f"{url} did not answer within {CONNECT_SECONDS:g} s"
+        raise InputError(f"{late}; {arguments.SERVER}.") from error
 
 
 def _confirm(name: str) -> None:

@@ -2,6 +2,7 @@
 
 import argparse
 import dataclasses
+from itertools import pairwise
 from typing import Any, Final
 
 from pdx_api.connectors import family_of
@@ -108,6 +109,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="keep the KV of prompts for later prompts with the same beginning; needs --step-seconds or --profile",
     )
+    parser.set_defaults(words=lambda: parser.given if isinstance(parser, usage.Parser) else ())
     parser.epilog = EPILOG
 
 
@@ -154,10 +156,19 @@ def settings_of(args: argparse.Namespace) -> SimSettings:
             **{**profile, **plain},
         )
     except OutOfBoundsError as error:
-        given = f"{error.value:.12g}" if isinstance(error.value, float) else error.value
-        raise InputError(f"--{error.field.replace('_', '-')} is {given}; write {error.possible}.") from error
+        flag = f"--{error.field.replace('_', '-')}"
+        raise InputError(f"{flag} is {_written(args, flag) or error.value}; write {error.possible}.") from error
     except ValueError as error:
         raise InputError(usage.ended(str(error))) from error
+
+
+def _written(args: argparse.Namespace, flag: str) -> str:
+    """Return the value of a flag as it was written: Python prints another number for some; empty if it is not there."""
+    for word, following in reversed(list(pairwise([*args.words(), ""]))):
+        name, equals, text = word.partition("=")
+        if name == flag:
+            return text if equals else following
+    return ""
 
 
 def _version(text: str) -> str:

@@ -140,52 +140,86 @@ def position(error: yaml.YAMLError, text: str) -> str:
     if not isinstance(error, yaml.MarkedYAMLError) or error.problem_mark is None:
         return ""
     mark, began = error.problem_mark, error.context_mark
-    opened = text[began.index : began.index + 1] if began else ""
+    opened = _word(text, began.index) if began else ""
     cause = _cause(error, text, mark.index, opened) or str(error.problem)
     where = f"line {mark.line + 1}, column {mark.column + 1}"
-    if began is None or opened not in _BEGUN or isinstance(error, ConstructorError):
+    if began is None or opened[:1] not in _BEGUN or isinstance(error, ConstructorError):
         return f": {where}: {cause}"
-    return f": {where}: {cause}; the {_BEGUN[opened]} began on line {began.line + 1}, column {began.column + 1}"
+    return f": {where}: {cause}; the {_BEGUN[opened[:1]]} began on line {began.line + 1}, column {began.column + 1}"
+
+
+def _word(text: str, at: int) -> str:
+    """Return the first word at a position; empty at the end of the text."""
+    return (text[at:].split(None, 1) or [""])[0]
 
 
 def _cause(error: yaml.MarkedYAMLError, text: str, at: int, opened: str) -> str:
     """Return what is wrong at a position of the text, by what is there; empty if that does not show it.
 
-    `opened` is the first character of what the error ends; empty if it ends nothing.
+    `opened` is the first word of what the error ends; empty if it ends nothing.
     """
-    before, word = text[:at].rpartition("\n")[2], (text[at:].split() or [""])[0]
+    above, word = text[:at], _word(text, at)
     if text.startswith("\t", at):
         return "a tab is not allowed here; use spaces, no tabs"
     if isinstance(error, ComposerError):
-        return f"the anchor &{word.strip('*,]}')} does not exist; define it above this line, or write the value"
-    if word.startswith("!"):
+        return f"the anchor &{word.strip('*,]}:')} does not exist; define it above this line, or write the value"
+    if word.startswith("!") and not _is_supported(word):
         return f"the tag {word} is not supported; remove it"
+    if word == "%YAML" and not _word(text, at + len("%YAML")).startswith("1."):
+        return "this line names a version of YAML other than 1.1; remove the line"
     if isinstance(error, ConstructorError):
-        if "<<:" in before:
-            return "<< needs a mapping; write the alias of one"
-        return "a key must be a plain text; if this is a Helm template, render it first with `helm template`"
-    return (_structure if isinstance(error, ParserError) else _token)(word, before, opened)
+        return _value(word, above, opened)
+    return (_structure if isinstance(error, ParserError) else _token)(word, above, opened[:1])
 
 
-def _structure(word: str, before: str, opened: str) -> str:
+def _is_supported(tag: str) -> bool:
+    """Whether a tag, as it is written, is one of YAML's own."""
+    name = tag[2:-1] if tag.startswith("!<") else tag.replace("!!", "tag:yaml.org,2002:", 1)
+    return name in yaml.SafeLoader.yaml_constructors
+
+
+def _value(word: str, above: str, opened: str) -> str:
+    """Return why a value that can be read is not one of YAML."""
+    if word.startswith("!"):
+        return f"the tag {word} does not fit the value after it; remove the tag"
+    if opened in ("!!omap", "!!pairs"):
+        return f"the tag {opened} needs a list with one key and its value in each entry; remove the tag"
+    if (plain := word.strip(",]}")) in ("<<", "="):
+        return f"{plain} is not a value; put it in quotes"
+    if "<<:" in above.rpartition("\n")[2]:
+        return "<< needs a mapping; write the alias of one"
+    return "a key must be a plain text; if this is a Helm template, render it first with `helm template`"
+
+
+def _structure(word: str, above: str, opened: str) -> str:
     """Return why a word does not fit what is around it."""
     if closing := {"[": "]", "{": "}"}.get(opened):
         return f"a comma or {closing} is missing before this" if word else f"the text ends before the closing {closing}"
+    if word.startswith(("]", "}")):
+        return f"this {word[0]} closes nothing; remove it"
     if word.startswith("%"):
-        return "this line names a version of YAML other than 1.1; remove the line"
-    if word.startswith((",", "]", "}", "---", "...")):
+        return "a line with % is allowed only above the line ---, and once; remove the line"
+    if above.rstrip().rpartition("\n")[2].startswith(("%", "...")):
+        return "a line with --- is missing before this" if word else "the text ends before a line with ---"
+    if not word:
+        return "the text ends before a value"
+    if word.startswith(("---", "...")) or (word.startswith(",") and above.rstrip().endswith(("[", "{", ","))):
         return "a value is missing before this"
-    if before.strip():
+    before = above.rpartition("\n")[2].strip()
+    if word.startswith(",") and (not before or before.endswith((":", "-"))):
+        return "a text must not begin with ,; put it in quotes"
+    if before:
         return "this text does not belong to the value before it"
     return "the indentation of this line does not fit the lines above"
 
 
-def _token(word: str, before: str, opened: str) -> str:
+def _token(word: str, above: str, opened: str) -> str:
     """Return why no text can be read at a word; empty if it does not show that."""
     if opened and opened in "'\"":
-        if before.endswith("\\"):
+        before = above.rpartition("\n")[2]
+        if word and before.endswith("\\"):
             return rf"\{word[:1]} is no escape; write \\ for a backslash, or use single quotes"
-        return "" if before else "the text ends before the closing quote"
+        return "the text ends before the closing quote" if not (word and before) else ""
     if opened:
         return "" if opened in "!&*%|>" else "this line or the one above needs a colon after its key"
     if word.startswith(":"):

@@ -8,13 +8,17 @@ from typing import Any, Final
 
 import msgspec
 
-from pdx_cli.bench.analysis.arms import ArmResult
-from pdx_cli.bench.analysis.counters import as_numbers
-from pdx_cli.bench.analysis.steps import Slo
+from pdx_cli.bench.analysis.arms import Arm, ArmResult
+from pdx_cli.bench.analysis.counters import EngineTotals, as_numbers
+from pdx_cli.bench.analysis.steps import Slo, StepResult
 from pdx_cli.bench.analysis.verdict import Verdict, judge
 
 FORMAT: Final = 1
 """Version of the document."""
+_ADDED: Final = ("interval",)
+"""Members that the first documents of this version do not have; their defaults are what was measured then."""
+_SUMMARIES: Final = ("ttft", "tpot", "itl", "latency")
+"""Members of a step that are distributions."""
 
 
 class DocumentError(ValueError):
@@ -80,7 +84,8 @@ def read(body: Any, source: object = "The file") -> Run:
     try:
         if body["format"] != FORMAT:
             raise DocumentError(f"{source} has format {body['format']}, and this version of PDX reads {FORMAT}.")
-        return msgspec.convert({**body, "results": [_result(each) for each in body["arms"]]}, Run)
+        members = _members(Run, {**body, "results": [_result(each) for each in body["arms"]]})
+        return msgspec.convert(members, Run)
     except DocumentError:
         raise
     except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -104,13 +109,19 @@ def _arm(result: ArmResult) -> dict[str, Any]:
     }
 
 
+def _members(kind: type[Any], body: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the members of a dataclass, which the document has even where they have defaults; raises KeyError."""
+    names = [each.name for each in dataclasses.fields(kind)]
+    return {name: body[name] for name in names if name in body or name not in _ADDED}
+
+
 def _result(arm: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of an ArmResult."""
-    return {
+    """Return the members of an ArmResult; raises KeyError."""
+    found = {
         **arm,
-        "arm": arm,
+        "arm": _members(Arm, arm),
         "shares_cores": arm["sharesCores"],
-        "steps": _restored(arm["steps"]),
+        "steps": [_step(each) for each in arm["steps"]],
         "prefill": _totals(arm["counters"]["prefill"]),
         "decode": _totals(arm["counters"]["decode"]),
         # A failed request's time is infinite, for which JSON has null.
@@ -119,21 +130,29 @@ def _result(arm: Mapping[str, Any]) -> dict[str, Any]:
             for prompt, ttft, tpot in arm["samples"]
         ],
     }
+    return _members(ArmResult, found)
+
+
+def _step(body: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the members of a StepResult; raises KeyError."""
+    found = _members(StepResult, body)
+    measured = {name: _restored(found[name]) for name in (*_SUMMARIES, "phases")}
+    return {**found, **measured, "late_p99": _number(found["late_p99"])}
 
 
 def _totals(counters: Mapping[str, Any]) -> dict[str, Any]:
     return {
-        name: {"total": each["sum"], "count": each["count"]} if isinstance(each, Mapping) else _restored(each)
-        for name, each in counters.items()
+        name: {"total": each["sum"], "count": each["count"]} if isinstance(each, Mapping) else _number(each)
+        for name, each in _members(EngineTotals, counters).items()
     }
 
 
-def _restored(value: Any) -> Any:
-    """Return a value with NaN for null: what was not measured."""
-    if isinstance(value, Mapping):
-        return {key: _restored(each) for key, each in value.items()}
-    if isinstance(value, list):
-        return [_restored(each) for each in value]
+def _restored(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: _number(each) for name, each in values.items()}
+
+
+def _number(value: Any) -> Any:
+    """Return a value, and NaN for null: what was not measured."""
     return math.nan if value is None else value
 
 

@@ -1,6 +1,7 @@
 """The options of `pdx bench`."""
 
 import argparse
+import asyncio
 import io
 import json
 import time
@@ -197,6 +198,49 @@ def test_load_on_a_cluster_is_confirmed(capsys: pytest.CaptureFixture[str], monk
     monkeypatch.setattr("sys.stdin", _Terminal("y\n"))
     assert main(argv) == main([*argv, "--yes"]) == main([*argv, "--advise"]) == main(["bench", "http://h:1"]) == 0
     assert len(sent) == 4
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ("http://user:secret@127.0.0.1:1/v1",),
+        ("--admin", "http://127.0.0.1:2", "--url", "http://user:secret@127.0.0.1:1/v1"),
+    ],
+)
+def test_a_server_that_refuses_connections(
+    argv: tuple[str, ...], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is reported before anything is measured, without the password."""
+
+    async def refuse(host: str, port: int) -> None:
+        raise ConnectionRefusedError(111, f"{host}:{port}")
+
+    def work(*_: object) -> int:
+        raise AssertionError("it would measure")
+
+    monkeypatch.setattr("asyncio.open_connection", refuse)
+    monkeypatch.setattr(command, "run", work)
+    assert main(["bench", *argv]) == 2
+    assert capsys.readouterr().err == (
+        "pdx: http://127.0.0.1:1 did not answer: connection refused; write the URL of an OpenAI-compatible server that "
+        "runs.\n"
+    )
+
+
+def test_a_server_that_drops_packets(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The connection is neither made nor refused."""
+
+    async def wait(*_: object) -> None:
+        async with asyncio.timeout(5):  # so that the test ends
+            await asyncio.Event().wait()
+
+    monkeypatch.setattr("asyncio.open_connection", wait)
+    monkeypatch.setattr("pdx_cli.commands.bench.CONNECT_SECONDS", 0.1)
+    monkeypatch.setattr(command, "run", lambda *_: 0)
+    assert main(["bench", "http://h:1"]) == 2
+    assert capsys.readouterr().err == (
+        "pdx: http://h:1 did not answer within 0.1 s; write the URL of an OpenAI-compatible server that runs.\n"
+    )
 
 
 class _Terminal(io.StringIO):

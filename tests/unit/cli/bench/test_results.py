@@ -218,6 +218,49 @@ def test_a_value_of_another_type_inside_is_no_result(path: tuple[str | int, ...]
         read(body, "x")
 
 
+@pytest.mark.parametrize(
+    "path",
+    [
+        ("devices",),
+        ("has_phases",),
+        ("arms", 0, "split"),
+        ("arms", 0, "bottleneck"),
+        ("arms", 0, "problem"),
+        ("arms", 0, "timeline"),
+        ("arms", 0, "counters", "prefill", "prompt_tokens"),
+        ("arms", 0, "counters", "decode", "queue"),
+        ("arms", 0, "counters", "decode", "queue", "count"),
+        ("arms", 0, "steps", 0, "stopped"),
+        ("arms", 0, "steps", 0, "phases"),
+        ("arms", 0, "steps", 0, "ttft", "p99"),
+    ],
+)
+def test_what_lacks_a_member_is_no_result(path: tuple[str | int, ...]) -> None:
+    """A default in its place would be shown as measured, and could change the verdict."""
+    body = json.loads(json.dumps(document(RUN)))
+    part: Any = body
+    for step in path[:-1]:
+        part = part[step]
+    del part[path[-1]]
+    with pytest.raises(DocumentError, match="x is not a result of `pdx bench`"):
+        read(body, "x")
+
+
+@pytest.mark.parametrize("name", ["rate", "repeat", "seconds", "good", "prompt_tokens", "is_valid"])
+def test_null_is_only_for_what_was_not_measured(name: str) -> None:
+    body = json.loads(json.dumps(document(RUN)))
+    body["arms"][0]["steps"][0][name] = None
+    with pytest.raises(DocumentError, match="x is not a result of `pdx bench`"):
+        read(body, "x")
+
+
+def test_a_result_from_before_a_member_was_added_is_read() -> None:
+    body = json.loads(json.dumps(document(RUN)))
+    for each in body["arms"]:
+        each.pop("interval", None)
+    assert read(body).verdict == RUN.verdict
+
+
 def test_the_format_of_another_version_names_the_file(tmp_path: Path) -> None:
     file = tmp_path / "x.json"
     file.write_text(json.dumps({**document(RUN), "format": 9}))

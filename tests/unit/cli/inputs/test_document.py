@@ -1,6 +1,7 @@
 """`--set`, and every error of FILE."""
 
 import io
+import re
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 from pdx_api.names import API_VERSION, Order
 from pdx_cli.errors import ExitCode, InputError
 from pdx_cli.inputs.document import _assigned, _parsed, load
+from pdx_cli.inputs.yaml_source import documents_of
 from pdx_cli.main import main
 
 EXAMPLE = Path(__file__).parents[4] / "examples" / "tiny-cpu.yaml"
@@ -164,6 +166,45 @@ def test_a_wrong_file_is_one_sentence(
     file.write_bytes(content)
     assert main([command, str(file)]) == ExitCode.INVALID
     _is_one_sentence(capsys, sentence)
+
+
+@pytest.mark.parametrize(
+    ("text", "cause"),
+    [
+        ('a: "abc', "the text ends before the closing quote; the text in quotes began on line 1, column 4"),
+        ("a: 'abc", "the text ends before the closing quote; the text in quotes began on line 1, column 4"),
+        ('a: "abc\\', "the text ends before the closing quote; the text in quotes began on line 1, column 4"),
+        ("a: [", "the text ends before a value"),
+        ("a: {\n", "the text ends before a value"),
+        ("a: [b,", "the text ends before a value"),
+        ("[a, b]]", "this ] closes nothing; remove it"),
+        ("a: b\n}\n", "this } closes nothing; remove it"),
+        ("a:\n  ]\n", "this ] closes nothing; remove it"),
+        ("a: [, b]", "a value is missing before this"),
+        ("{,}", "a value is missing before this"),
+        ("a: ,b", "a text must not begin with ,; put it in quotes"),
+        ("!!str [a]", "the tag !!str does not fit the value after it; remove the tag"),
+        ("!!map [b]", "the tag !!map does not fit the value after it; remove the tag"),
+        ("!!seq b", "the tag !!seq does not fit the value after it; remove the tag"),
+        ("!!binary é", "the tag !!binary does not fit the value after it; remove the tag"),
+        ("!!omap [b]", "the tag !!omap needs a list with one key and its value in each entry; remove the tag"),
+        ("!!pairs [b]", "the tag !!pairs needs a list with one key and its value in each entry; remove the tag"),
+        ("a: <<", "<< is not a value; put it in quotes"),
+        ("a: [=]", "= is not a value; put it in quotes"),
+        ("a: !foo b", "the tag !foo is not supported; remove it"),
+        ("%FOO", "the text ends before a line with ---"),
+        ("a: b\n%YAML 1.1", "the text ends before a line with ---"),
+        ("%YAML 1.1\na: b\n", "a line with --- is missing before this"),
+        ("a: b\n...\nc: d\n", "a line with --- is missing before this"),
+        ("%YAML 1.1\n%YAML 1.1\n---\na", "a line with % is allowed only above the line ---, and once; remove the line"),
+        ("%TAG ! a\n%TAG ! b\n---\na", "a line with % is allowed only above the line ---, and once; remove the line"),
+        ("*a: b", "the anchor &a does not exist; define it above this line, or write the value"),
+    ],
+)
+def test_the_cause_of_what_is_not_yaml(text: str, cause: str) -> None:
+    with pytest.raises(InputError) as raised:
+        documents_of(text, "x")
+    assert re.sub(r"line \d+, column \d+", "HERE", str(raised.value), count=1) == f"x is not YAML: HERE: {cause}."
 
 
 def test_a_file_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
