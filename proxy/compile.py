@@ -38,6 +38,8 @@ HOT: Final = (
     "balancing/prefill/rate",
     "balancing/prefill/shared_log",
     "balancing/shared_load",
+    "endpoints/endpoint",
+    "endpoints/snapshot",
     "engines/upstreams",
     "engines/leg",
     "engines/leg_observer",
@@ -94,7 +96,8 @@ HOT: Final = (
 )
 """The modules that every request runs through.
 
-Without those whose objects are sent to other processes: compiled classes cannot be pickled.
+Without most of those whose objects are sent to other processes: of a compiled class, only objects that define
+`__reduce__` can be pickled.
 """
 _SETUP: Final = """
 import sys

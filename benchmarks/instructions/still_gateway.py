@@ -3,21 +3,17 @@
 A poll between two counts would be counted as a part of the requests. The gateway has no flag for this, so this program
 replaces `asyncio.sleep`: after STOP, a sleep of the gateway's own modules does not end until GO arrives. In the counted
 cases, only polls sleep for that long. The engines count the polls that they receive, so the harness notices if one
-happens all the same. Idle connections of clients are never inspected: that does not use `asyncio.sleep`. Idle ones to
-engines are kept: a slow machine would open more of them, and opening one takes as many instructions as a request.
+happens all the same. Idle connections are never inspected: that does not use `asyncio.sleep`.
 """
 
 import asyncio
 import signal
 import sys
 from collections.abc import Awaitable
-from functools import partial
 from types import FrameType
 from typing import Any, Final
 
-from pdx_cli.commands import gateway
 from pdx_cli.entry import pdx
-from pdx_proxy.config import settings
 from pdx_proxy.http.downstream import listener
 
 STOP: Final = signal.SIGUSR1
@@ -65,7 +61,6 @@ def main() -> int:
 
     asyncio.sleep = sleep  # type: ignore[assignment]
     listener._SWEEP_SECONDS = _NEVER_SECONDS  # type: ignore[misc]
-    vars(gateway)["Settings"] = partial(settings.Settings, idle_seconds=_NEVER_SECONDS)
     for number in (STOP, GO):
         signal.signal(number, pauses.on_signal)
     sys.argv[1:1] = ["gateway"]
