@@ -38,6 +38,8 @@ HOT: Final = (
     "balancing/prefill/rate",
     "balancing/prefill/shared_log",
     "balancing/shared_load",
+    "endpoints/endpoint",
+    "endpoints/snapshot",
     "engines/upstreams",
     "engines/leg",
     "engines/leg_observer",
@@ -95,7 +97,8 @@ HOT: Final = (
 )
 """The modules that every request runs through.
 
-Without those whose objects are sent to other processes: compiled classes cannot be pickled.
+Without most of those whose objects are sent to other processes: of a compiled class, only objects that define
+`__reduce__` can be pickled.
 """
 _SETUP: Final = """
 import sys
@@ -104,8 +107,9 @@ from mypyc.build import mypycify
 modules = mypycify(sys.argv.pop().split("|"), opt_level="3", debug_level="0", strip_asserts=False)
 setup(name="pdx-hot", packages=[], ext_modules=modules)
 """
-_NO_WARNINGS: Final = "-Wno-all"
-"""Analysing 45 MB of generated C for the warnings that Python's own flags request takes half of gcc's time."""
+_FLAGS: Final = "-Wno-all -fno-semantic-interposition -fvisibility=hidden -fno-plt"
+"""Analysing 45 MB of generated C for the warnings that Python's own flags request takes half of gcc's time. With the
+other flags, compiled functions call each other and Python directly."""
 
 
 def compile_modules(target: Path, python: str, path: str) -> None:
@@ -116,7 +120,7 @@ def compile_modules(target: Path, python: str, path: str) -> None:
         setup = Path(folder) / "setup.py"
         setup.write_text(_SETUP)
         command = [sys.executable, str(setup), "build_ext", "--build-lib", str(target), "--build-temp", folder]
-        flags = f"{os.environ.get('CFLAGS', '')} {_NO_WARNINGS}"
+        flags = f"{os.environ.get('CFLAGS', '')} {_FLAGS}"
         environment = {**os.environ, "MYPYPATH": f"{target}:{path}", "CFLAGS": flags}
         subprocess.run([*command, "|".join([*options, *files])], cwd=folder, env=environment, check=True)  # noqa: S603
 

@@ -4,6 +4,7 @@ The count of a case is the difference between two runs of different lengths, div
 one has more. So start-up and the harness are not in it. Instructions of the kernel are not counted.
 """
 
+import math
 import os
 import queue
 import subprocess
@@ -26,8 +27,9 @@ from benchmarks.instructions.environment import TUNABLES
 from benchmarks.instructions.profile import Profile, read_profile
 from benchmarks.instructions.still_gateway import GO, STOP
 
-_WARM: Final = 64
-"""Requests before the first count: they open connections and fill caches."""
+_SAME: Final = 0.01
+"""Two short runs in a row that differ by less than this share: nothing is left to warm up."""
+_MOST_WARM_UPS: Final = 12
 _START_SECONDS: Final = 600.0
 _END_SECONDS: Final = 60.0
 _TIMEOUT: Final = 600.0
@@ -177,11 +179,7 @@ class _Gateway:
         """Count a case."""
         polls = self._pages()
         with Client(self._ports.gateway, case.connections) as client:
-            self._send(client, case, case.few if case.stream else max(_WARM, case.connections))
-            waited, _ = read_queue(self._ports.admin)
-            self._dump()
-            self._send(client, case, case.few)
-            few = self._dump()
+            few, waited = self._warm_up(client, case)
             self._send(client, case, case.many)
             many = self._dump()
         requests = 2 if case.stream else case.few + case.many
@@ -193,6 +191,25 @@ class _Gateway:
             bounds = f"{case.least_waited:.0%} to {case.most_waited:.0%}"
             raise CountError(f"{run.waited} of {requests} requests of {case.name} waited in the queue, not {bounds}.")
         return run
+
+    def _warm_up(self, client: Client, case: Case) -> tuple[Profile, float]:
+        """Send the shorter run until two in a row cost the same.
+
+        Return the last one, and how many requests had waited in the queue before it. While clients are still new, the
+        gateway opens connections to engines whenever more requests than before meet at one. Each costs as much as a
+        request. A stream is sent twice, as when its accepted count was made, which is too low: the second one
+        opens a connection.
+        """
+        before = math.inf
+        for _ in range(2 if case.stream else _MOST_WARM_UPS):
+            waited, _ = read_queue(self._ports.admin)
+            self._dump()
+            self._send(client, case, case.few)
+            few = self._dump()
+            if abs(few.instructions / before - 1) < _SAME:
+                break
+            before = few.instructions
+        return few, waited
 
     def count_polls(self) -> float:
         """Count polls of engines that report a page like vLLM's; return instructions per second."""

@@ -133,7 +133,7 @@ class Endpoint:
 
     def __reduce__(self) -> tuple[type["Endpoint"], tuple[Any, ...]]:
         """Send the fields that define it to another process. A family contains functions, which cannot be sent."""
-        return Endpoint, tuple(getattr(self, name) for name in _DEFINING)
+        return Endpoint, tuple([getattr(self, each.name) for each in fields(self) if each.init])
 
     @property
     def state(self) -> State:
@@ -161,9 +161,6 @@ class Endpoint:
     def needs_warm_up(self) -> bool:
         """Whether it must be warmed up."""
         return self.warm_up_state is not State.WARM and self.spec.ready and not self.spec.leaving
-
-
-_DEFINING: Final = tuple(attribute.name for attribute in fields(Endpoint) if attribute.init)
 
 
 def by_rank(specs: Iterable[EndpointSpec]) -> Iterable[EndpointSpec]:

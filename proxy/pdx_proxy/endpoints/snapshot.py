@@ -1,9 +1,10 @@
 """The immutable snapshot of all endpoints. A change replaces it as a whole."""
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from itertools import groupby
 from operator import attrgetter
+from typing import Any
 
 from pdx_api.names import Role
 from pdx_proxy.endpoints.endpoint import Endpoint, Pairing, State, pairing
@@ -88,6 +89,10 @@ class SnapshotChange:
     """All suspended pairs."""
     watched: frozenset[Pairing] = frozenset()
     """All watched pairs."""
+
+    def __reduce__(self) -> tuple[type["SnapshotChange"], tuple[Any, ...]]:
+        """Send it to another process."""
+        return SnapshotChange, tuple([getattr(self, each.name) for each in fields(self)])
 
     @classmethod
     def between(cls, before: Snapshot, after: Snapshot) -> "SnapshotChange":

@@ -81,19 +81,17 @@ class PrefixCache:
         """The engine has computed this prompt, at most so many tokens: its blocks are the last to be evicted."""
         hashes: list[Any] = prompt.hashes
         ends, blocks = prompt.ends, self._blocks
-        move_to_end = blocks.move_to_end
         count = len(hashes)
         self.withdraw(prompt)
         if prompt.tokens > longest:
             count = bisect_right(ends, longest)
-        for index in range(count - 1, -1, -1):
-            block = hashes[index]
-            if block in blocks:
-                move_to_end(block)
-            else:
-                size = ends[index] - ends[index - 1] if index else ends[0]
-                blocks[block] = size
-                self.tokens += size
+        while count and hashes[count - 1] not in blocks:  # those that it has are the first ones: see the module
+            count -= 1
+            blocks[hashes[count]] = size = ends[count] - ends[count - 1] if count else ends[0]
+            self.tokens += size
+        while count:
+            count -= 1
+            blocks.move_to_end(hashes[count])
         if self.tokens > self.capacity:
             self._evict()
 
