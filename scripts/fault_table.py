@@ -1,4 +1,4 @@
-"""docs/observability.md: keeps its prose and generates the table of faults and alerts from tests/dashboards/faults.py."""
+"""docs/observability.md: keeps its prose and generates the table of alerts from tests/dashboards/faults.py."""
 
 from typing import Final
 

@@ -78,5 +78,5 @@ def test_every_metric_has_its_row_and_every_row_its_metric(program: str, page: C
 
 def test_every_phase_has_its_row() -> None:
     text = (ROOT / "docs" / "gateway" / "metrics.md").read_text()
-    table = text[text.index("| phase | of |") :].split("\n\n")[0].splitlines()[2:]
+    table = text[text.index("| phase | counts |") :].split("\n\n")[0].splitlines()[2:]
     assert [re.findall(r"`(\w+)`", row.split(" | ")[0])[0] for row in table] == list(Phase)

@@ -47,7 +47,7 @@ def test_every_reason_is_explained_and_no_other() -> None:
 
 
 def test_causes_that_transfer_probes_cannot_name_are_marked() -> None:
-    marked = set(re.findall(r"^\| `(\w+)` \| . \| `pdx doctor` alone names it: ", GUIDE, re.MULTILINE))
+    marked = set(re.findall(r"^\| `(\w+)` \| only in `pdx doctor` \| ", GUIDE, re.MULTILINE))
     modules = (ROOT / "proxy/pdx_proxy/verification").glob("*.py")
     named = {name for path in modules for name in re.findall(r"\bCause\.(\w+)", path.read_text())}
 
