@@ -197,8 +197,7 @@ class _Gateway:
 
         Return the last one, and how many requests had waited in the queue before it. While clients are still new, the
         gateway opens connections to engines whenever more requests than before meet at one. Each costs as much as a
-        request. A stream is sent twice, as when its accepted count was made, which is too low: the second one
-        opens a connection.
+        request. A stream is sent twice.
         """
         before = math.inf
         for _ in range(2 if case.stream else _MOST_WARM_UPS):

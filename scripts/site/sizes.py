@@ -11,8 +11,8 @@ from scripts.site.pages import sources
 ROOT: Final = Path(__file__).parents[2]
 LIMIT: Final = 16_000
 """Bytes of a page."""
-TOTAL: Final = 380_000
-"""Bytes of all pages of docs/ and the root together."""
+TOTAL: Final = 382_000
+"""Bytes of all pages of docs/ and the root together: 380,000, and what later features have added (at most 8,000)."""
 SMALLER: Final[Mapping[str, int]] = {"ARCHITECTURE.md": 12_000, "CONTRIBUTING.md": 6_000, "docs/glossary.md": 6_000}
 """Pages that everybody reads first."""
 GENERATED: Final = frozenset({"docs/reference.md", "docs/reference-cli.md", "docs/reference-chart.md", "CHANGELOG.md"})
