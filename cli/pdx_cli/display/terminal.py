@@ -46,7 +46,8 @@ def console(columns: int) -> Console:
     codecs.register_error("pdx", _plain)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="pdx")
-    return Console(width=columns, highlight=False)
+    # Without a height, rich takes 80 columns for a terminal whose TERM is dumb. FORCE_COLOR does not make a pipe one.
+    return Console(width=columns, height=size().lines, force_terminal=is_interactive(os.environ), highlight=False)
 
 
 def _plain(error: UnicodeError) -> tuple[str, int]:

@@ -4,9 +4,17 @@ import io
 import os
 
 import pytest
+from rich.text import Text
 
 from pdx_cli.display import terminal
 from pdx_cli.display.lines import line
+
+
+class Written(io.StringIO):
+    """What a terminal gets."""
+
+    def isatty(self) -> bool:
+        return True
 
 
 @pytest.mark.parametrize(("own", "size"), [((120, 40), (120, 40)), ((0, 0), (100, 30))])
@@ -28,3 +36,20 @@ def test_stdout_that_cannot_write_a_character(encoding: str, shown: str, monkeyp
     monkeypatch.setattr("sys.stdout", io.TextIOWrapper(written, encoding=encoding, write_through=True))
     terminal.console(80).print(line("✗ p → d 9 µs ↑↓ …"))
     assert written.getvalue().decode(encoding) == f"{shown}\n"
+
+
+@pytest.mark.parametrize("columns", [100, 110])
+def test_a_dumb_terminal_has_its_own_columns(columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "dumb")
+    monkeypatch.setattr("sys.stdout", written := Written())
+    terminal.console(columns).print(line("x" * columns))
+    assert written.getvalue() == "x" * columns + "\n"
+
+
+def test_a_pipe_gets_no_colours(monkeypatch: pytest.MonkeyPatch) -> None:
+    """FORCE_COLOR is for programs that cannot see where their output goes."""
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setattr("sys.stdout", written := io.StringIO())
+    terminal.console(80).print(Text("failed", style="bold red"))
+    assert written.getvalue() == "failed\n"
