@@ -3,6 +3,7 @@
 import io
 import os
 
+import pyte
 import pytest
 from rich.text import Text
 
@@ -53,3 +54,19 @@ def test_a_pipe_gets_no_colours(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdout", written := io.StringIO())
     terminal.console(80).print(Text("failed", style="bold red"))
     assert written.getvalue() == "failed\n"
+
+
+def test_a_terminal_of_fifteen_columns_cuts_its_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lines have twenty columns at least; wrapped, they would move the head out of sight."""
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setattr(os, "get_terminal_size", lambda _: os.terminal_size((15, 6)))
+    monkeypatch.setattr("sys.stdout", written := Written())
+    screen = pyte.Screen(15, 6)
+    shown = terminal.Terminal()
+    shown.enter()
+    shown.draw([line(f"{number} {'x' * 17}") for number in range(6)])
+    pyte.Stream(screen).feed(written.getvalue().replace("\n", "\r\n"))
+    assert [each[:2] for each in screen.display] == [f"{number} " for number in range(6)]
+    shown.leave()
+    pyte.Stream(screen).feed(written.getvalue().replace("\n", "\r\n"))
+    assert pyte.modes.DECAWM in screen.mode, "the shell wraps its lines"
