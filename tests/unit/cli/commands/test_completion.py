@@ -171,6 +171,19 @@ def test_a_completion_imports_only_its_command() -> None:
     assert not modules & {"aiohttp", "asyncio", "kubernetes", "pydantic", "rich", "pdx_cli.commands.doctor"}
 
 
+@pytest.mark.parametrize("given", [(), ("COMP_LINE",), ("COMP_POINT",)])
+def test_a_command_runs_where_no_shell_completes_it(
+    given: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The variable may be left over in the environment."""
+    for name in ("COMP_LINE", "COMP_POINT"):
+        monkeypatch.delenv(name, raising=False)
+    for name in ("_ARGCOMPLETE", *given):
+        monkeypatch.setenv(name, "1")
+    assert main(["version"]) == 0
+    assert capsys.readouterr().out
+
+
 def test_every_shell_has_a_script(capsys: pytest.CaptureFixture[str]) -> None:
     for shell in _SHELLS:
         assert "_ARGCOMPLETE" in script(shell, capsys)
