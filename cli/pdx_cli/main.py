@@ -80,7 +80,7 @@ def main(argv: Sequence[str] | None = None, prog: str = "pdx") -> int:
     streams.open_closed()
     args = list(sys.argv[1:] if argv is None else argv)
     try:
-        if "_ARGCOMPLETE" in os.environ:
+        if {"_ARGCOMPLETE", "COMP_LINE", "COMP_POINT"} <= os.environ.keys():
             from pdx_cli.commands import completion
 
             completion.answer(lambda words: parser_of(words, prog)[0])

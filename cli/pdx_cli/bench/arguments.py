@@ -42,6 +42,7 @@ _MEASURED: Final = (
 def add(parser: argparse.ArgumentParser) -> None:
     """Add them to the parser of the command."""
     positional = target.add_arguments(parser)  # a file is a target here
+    positional.completer = None  # type: ignore[attr-defined]
     positional.type = usage.text("name a PDDeployment, a YAML file or a URL, or leave NAME out")
     positional.help = (
         "name of the PDDeployment, a YAML file to run on this machine, or the URL of any OpenAI-compatible server "

@@ -24,7 +24,7 @@ def run(args: argparse.Namespace) -> int:
     """Print the script of one shell."""
     from argcomplete.shell_integration import shellcode
 
-    print(shellcode(["pdx"], shell=args.shell), end="")
+    print(shellcode(["pdx"], shell=args.shell, use_defaults=False), end="")  # which are files, where nothing fits
     return 0
 
 

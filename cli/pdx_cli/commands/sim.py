@@ -2,6 +2,7 @@
 
 import argparse
 import dataclasses
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any, Final
 
@@ -164,7 +165,8 @@ def settings_of(args: argparse.Namespace) -> SimSettings:
 
 def _written(args: argparse.Namespace, flag: str) -> str:
     """Return the value of a flag as it was written: Python prints another number for some; empty if it is not there."""
-    for word, following in reversed(list(pairwise([*args.words(), ""]))):
+    words: Sequence[str] = args.words()
+    for word, following in reversed(list(pairwise((*words, "")))):
         name, equals, text = word.partition("=")
         if name == flag:
             return text if equals else following

@@ -20,6 +20,9 @@ from rich.text import Text
 _BEGIN: Final = "\x1b[?2026h"
 _END: Final = "\x1b[?2026l"
 """Around an update, which terminals then show at once."""
+_NO_WRAP: Final = "\x1b[?7l"
+_WRAP: Final = "\x1b[?7h"
+"""A line that is longer than a very narrow terminal is cut, so that the head stays on the screen."""
 _PLAIN: Final = {"→": "->", "…": ".", "µ": "u", "✗": "x", "↑": "^", "↓": "v"}
 """What is written in place of a character that stdout cannot write."""
 
@@ -46,7 +49,8 @@ def console(columns: int) -> Console:
     codecs.register_error("pdx", _plain)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="pdx")
-    return Console(width=columns, highlight=False)
+    # Without a height, rich takes 80 columns for a terminal whose TERM is dumb. FORCE_COLOR does not make a pipe one.
+    return Console(width=columns, height=size().lines, force_terminal=is_interactive(os.environ), highlight=False)
 
 
 def _plain(error: UnicodeError) -> tuple[str, int]:
@@ -76,9 +80,11 @@ class Terminal:
         if self._modes is not None:
             tty.setcbreak(0)
         self._live.start()
+        self._write(_NO_WRAP)
 
     def leave(self) -> None:
         """Restore the terminal."""
+        self._write(_WRAP)
         self._live.stop()
         if self._modes is not None:
             termios.tcsetattr(0, termios.TCSADRAIN, self._modes)
@@ -86,9 +92,12 @@ class Terminal:
     def draw(self, lines: Sequence[Text]) -> None:
         """Replace the screen's content; there is one line for each of the terminal's."""
         self._console.size = self.size
-        sys.stdout.write(_BEGIN)
+        self._write(_BEGIN)
         self._live.update(Group(*lines), refresh=True)
-        sys.stdout.write(_END)
+        self._write(_END)
+
+    def _write(self, text: str) -> None:
+        sys.stdout.write(text)
         sys.stdout.flush()
 
     @contextlib.contextmanager

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
@@ -58,8 +59,33 @@ def _parsed(given: str) -> Any:
 
 def _position(given: str, error: json.JSONDecodeError) -> str:
     """Return where a text is not JSON, and why."""
-    reason = "the end is missing" if error.pos >= len(given.rstrip()) else f"{error.msg[:1].lower()}{error.msg[1:]}"
-    return f" at character {error.pos + 1}: {reason}"
+    at = error.pos
+    if found := re.match(r",\s*(?=[\]}])", given[at:]):  # Python 3.13 reports the comma, and not what follows it
+        at += found.end()
+    reason = "the end is missing" if at >= len(given.rstrip()) else _reason(given[:at], given[at])
+    return f" at character {at + 1}: {reason}"
+
+
+def _reason(before: str, found: str) -> str:
+    """Return why a character does not continue the JSON before it."""
+    around = re.sub(r'"(?:[^"\\]|\\.)*"', "text", before).rstrip()  # each text in quotes as one word
+    if '"' in around:
+        return "a text must not contain this; write it as an escape of JSON"
+    opened = ""
+    for bracket in re.findall(r"[\[\]{}]", around):
+        opened = opened + bracket if bracket in "[{" else opened[:-1]
+    last = around[-1:]
+    if last == "{" or (last == "," and opened.endswith("{")):
+        missing = "a key in double quotes"
+    elif last in ("", ":", "[", ","):
+        missing = "a value"
+    elif not opened:
+        return "the JSON ends before it"
+    else:
+        return (
+            "a colon is missing" if re.search(r"[{,]\s*text$", around) and opened[-1] == "{" else "a comma is missing"
+        )
+    return "the closing quote of this text is missing" if found == '"' else f"{missing} is missing"
 
 
 def _without_duplicates(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:

@@ -75,6 +75,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> argparse.Action:
     name = parser.add_argument(
         "name", nargs="?", metavar="NAME", type=_name, help="name of the PDDeployment (default: the only one)"
     )
+    name.completer = _names if parser.prog.startswith("pdx") else _no_names  # type: ignore[attr-defined]
     cluster = parser.add_argument_group("in a cluster")
     cluster.add_argument("-n", "--namespace", metavar="NAME", type=namespace, help="namespace (default: the context's)")
     add_kubeconfig(cluster)
@@ -96,6 +97,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> argparse.Action:
         help=f"parent of the run directories (default: {default_root()})",
     )
     return name
+
+
+def _names(parsed_args: argparse.Namespace, **_: object) -> list[str]:
+    """Return what completes NAME: the runs of this machine. Without a completer, files would."""
+    return [run.name for each in directories(parsed_args.run_dir or default_root()) if (run := each.read())]
+
+
+def _no_names(**_: object) -> tuple[()]:
+    """Complete nothing: a cluster is not queried for it."""
+    return ()
 
 
 def add_kubeconfig(group: Any) -> None:

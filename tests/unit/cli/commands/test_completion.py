@@ -11,6 +11,7 @@ import pytest
 
 from pdx_cli.commands.completion import _SHELLS
 from pdx_cli.main import COMMANDS, main
+from pdx_cli.runs.run_record import Run, RunDirectory
 
 LINES = [
     ("pdx u", {"up"}),
@@ -20,6 +21,10 @@ LINES = [
     ("pdx doctor -o ", {"text", "json", "yaml"}),
     ("pdx completion z", {"zsh"}),
     ("pdx render tin", {"tiny-cpu.yaml"}),
+    ("pdx bench tin", {"tiny-cpu.yaml"}),
+    ("pdx doctor ", {"qwen"}),
+    ("pdx top t", set()),
+    ("pdx status ", set()),
 ]
 """What was typed, and what completes it."""
 
@@ -32,6 +37,9 @@ def place(tmp_path: Path) -> Path:
     program.write_text(f"#!{sys.executable}\nfrom pdx_cli.entry import pdx\nraise SystemExit(pdx())\n")
     program.chmod(0o755)
     (tmp_path / "tiny-cpu.yaml").touch()
+    run = Run("qwen", os.getpid(), 0.0, "Aggregated", None, None, "sim", "m", "http://h:1", "http://h:2", ())
+    (tmp_path / "pdx" / "qwen").mkdir(parents=True)
+    RunDirectory(tmp_path / "pdx" / "qwen").write(run)
     return tmp_path
 
 
@@ -41,13 +49,38 @@ def script(shell: str, capsys: pytest.CaptureFixture[str]) -> str:
 
 
 def environment(place: Path, **more: str) -> dict[str, str]:
-    return {**os.environ, "PATH": f"{place / 'bin'}:{os.environ['PATH']}", **more}
+    return {
+        **os.environ,
+        "PATH": f"{place / 'bin'}:{os.environ['PATH']}",
+        "XDG_STATE_HOME": str(place),
+        **more,
+    }
 
 
 def printed(place: Path, *command: str) -> str:
     return subprocess.run(
         command, cwd=place, env=environment(place), capture_output=True, text=True, check=True, timeout=60
     ).stdout
+
+
+def shown(place: Path, typed: str, keys: bytes, *shell: str, **more: str) -> str:
+    """Return what a shell in a terminal has on its line after some keys: it writes that to a file and ends."""
+    terminal, shells = pty.openpty()
+    os.write(terminal, typed.encode() + keys)
+    try:
+        with subprocess.Popen(
+            shell,
+            cwd=place,
+            env=environment(place, TERM="vt100", **more),
+            stdin=shells,
+            stdout=shells,
+            stderr=shells,
+        ) as process:
+            process.wait(60)
+    finally:
+        os.close(terminal)
+        os.close(shells)
+    return (place / "shown").read_text()
 
 
 @pytest.mark.machine
@@ -66,6 +99,28 @@ def test_bash_completes(typed: str, completed: set[str], place: Path, capsys: py
     state = f"COMP_LINE='{typed}'; COMP_POINT={len(typed)}; COMP_TYPE=9"
     code = f"source ./script; {state}; _python_argcomplete pdx; printf '%s\\n' ${{COMPREPLY[@]}}"
     assert set(printed(place, "bash", "-c", code).split()) == completed
+
+
+@pytest.mark.machine
+@pytest.mark.parametrize(
+    ("typed", "line"),
+    [
+        ("pdx stat", "pdx status "),
+        ("pdx render tin", "pdx render tiny-cpu.yaml "),
+        ("pdx doctor tin", "pdx doctor tin"),
+        ("pdx status tin", "pdx status tin"),
+        ("pdx completion bash tin", "pdx completion bash tin"),
+    ],
+)
+def test_bash_completes_no_files_where_nothing_fits(
+    typed: str, line: str, place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In a terminal, where bash itself may add files."""
+    (place / "rc").write_text(
+        f"{script('bash', capsys)}\nshow() {{ printf '%s|\\n' \"$READLINE_LINE\" > shown; exit; }}\n"
+        "bind -x '\"\\C-t\": show'\n"
+    )
+    assert shown(place, typed, b"\t\x14", "bash", "--noprofile", "--rcfile", "rc", "-i") == f"{line}|\n"
 
 
 @pytest.mark.machine
@@ -97,22 +152,7 @@ def test_zsh_completes(typed: str, line: str, place: Path, capsys: pytest.Captur
         "fpath=($PWD/functions $fpath); autoload -U compinit; compinit -D -u\n"
         "show() { print -r -- \"$BUFFER|\" > shown; exit }; zle -N show; bindkey '^X' show\n"
     )
-    terminal, shells = pty.openpty()
-    os.write(terminal, f"{typed}\t\x18".encode())
-    try:
-        with subprocess.Popen(
-            ["zsh", "-d", "-i"],
-            cwd=place,
-            env=environment(place, TERM="vt100", ZDOTDIR=str(place)),
-            stdin=shells,
-            stdout=shells,
-            stderr=shells,
-        ) as shell:
-            shell.wait(60)
-    finally:
-        os.close(terminal)
-        os.close(shells)
-    assert (place / "shown").read_text() == f"{line}|\n"
+    assert shown(place, typed, b"\t\x18", "zsh", "-d", "-i", ZDOTDIR=str(place)) == f"{line}|\n"
 
 
 @pytest.mark.machine
@@ -129,6 +169,19 @@ def test_a_completion_imports_only_its_command() -> None:
     modules = set(ran.stdout.split())
     assert "pdx_cli.commands.top" in modules
     assert not modules & {"aiohttp", "asyncio", "kubernetes", "pydantic", "rich", "pdx_cli.commands.doctor"}
+
+
+@pytest.mark.parametrize("given", [(), ("COMP_LINE",), ("COMP_POINT",)])
+def test_a_command_runs_where_no_shell_completes_it(
+    given: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The variable may be left over in the environment."""
+    for name in ("COMP_LINE", "COMP_POINT"):
+        monkeypatch.delenv(name, raising=False)
+    for name in ("_ARGCOMPLETE", *given):
+        monkeypatch.setenv(name, "1")
+    assert main(["version"]) == 0
+    assert capsys.readouterr().out
 
 
 def test_every_shell_has_a_script(capsys: pytest.CaptureFixture[str]) -> None:
