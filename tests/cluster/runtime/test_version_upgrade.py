@@ -242,6 +242,7 @@ async def change(node: Node, body: Body) -> None:
 
 
 async def test_an_upgrade_of_the_image_pairs_each_version_with_itself(node: Node, operator: Operator) -> None:
+    """Each image has a revision of its own, and only that keeps the versions apart here."""
     await deploy(node)
     traffic = Traffic(node)
     async with traffic.flowing():
