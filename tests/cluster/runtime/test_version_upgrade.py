@@ -188,7 +188,7 @@ class Traffic:
         self.mixed |= any(p != d for p in versions[0] for d in versions[1])
 
 
-LOST = {
+LOST: dict[str, Reply | Exception] = {
     "time out": TimeoutError(),
     "no JSON": Reply(200, {}, b"<html>"),
     "cut": Reply(200, {"content-type": "text/event-stream"}, b"data: [DONE]\n\n", cut=True),
