@@ -64,7 +64,7 @@ def _versions(results: Sequence[Result]) -> str:
     for version, has in VERSIONS.items():
         found = [each for each in differences() if each.version == version]
         still = sum(each.effect.startswith(OPEN) for each in found)
-        own = [each for each in results if each.version == version]
+        own = _last(each for each in results if each.version == version)
         rows.append(f"| {version} | {status(version, own)} | {_tests(own)} | {has.nixl} | {len(found)} | {still} |\n")
     return (
         f"\n| vLLM | status | campaign | NIXL connector | differences from {TESTED} | not handled yet |\n"
@@ -74,8 +74,13 @@ def _versions(results: Sequence[Result]) -> str:
 
 def status(version: str, results: Sequence[Result]) -> str:
     """Return how far a version was tried: with real engines in every check, without a failure, or by its code."""
-    complete = {each.check for each in results if not each.failed} == {*CHECKS}
+    complete = {each.check for each in _last(results) if not each.failed} == {*CHECKS}
     return "tested" if version == TESTED or complete else "checked"
+
+
+def _last(results: Iterable[Result]) -> list[Result]:
+    """The last run of each check."""
+    return list({each.check: each for each in results}.values())
 
 
 def _tests(results: Sequence[Result]) -> str:

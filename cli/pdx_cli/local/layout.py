@@ -22,6 +22,7 @@ from pdx_api.render.engines import (
 )
 from pdx_api.render.gateway_flags import gateway_flags
 from pdx_api.spec.types import PDDeployment, Spec
+from pdx_api.vllm.versions import abilities, stated
 from pdx_cli.errors import InputError
 from pdx_cli.local.engines import EngineKind
 from pdx_cli.local.ports import HOST
@@ -187,6 +188,8 @@ def _sim(spec: Spec, role: Role, port: int, site: Site) -> tuple[str, ...]:
         argv += ["--max-model-len", str(spec.engine.max_model_len)]
     if spec.engine.block_size is not None:
         argv += ["--block-size", str(spec.engine.block_size)]
+    if version := stated(spec.engine.version, spec.engine.image):
+        argv += ["--vllm-version", f"{abilities(version).version}.0"]
     if role is not Role.AGGREGATED:
         argv += ["--connector", spec.connector.name, "--order", spec.order]
         argv += ["--protocol", spec.protocol] if spec.protocol else []

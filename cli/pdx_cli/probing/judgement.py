@@ -132,7 +132,7 @@ def problem_of(question: Question, trial: Trial, prefill: EngineFacts, decode: E
     host = urlsplit(question.prefill).hostname or ""
     if host in _LOOPBACK:  # forwarded ports, perhaps: nothing is known about its own address
         host = announced or host
-    reason = Reason(likely_cause(question.family, host, evidence))
+    reason = Reason(likely_cause(question.family, host, evidence, question.connector.wire))
     if reason is Reason.HANDOFF and trial.matches and decode.has_nixl:
         reason = Reason.PORTS  # both run the asked connector
     if reason in (Reason.PORTS, Reason.HANDOFF):

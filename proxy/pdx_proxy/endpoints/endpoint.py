@@ -126,9 +126,7 @@ class Endpoint:
         object.__setattr__(self, "counts_received", bool(version) and not abilities(version).answers_hits)
         object.__setattr__(self, "reuses_tokens", bool(version) and abilities(version).reuses_tokens)
         object.__setattr__(self, "longest", min((each.longest for each in self.models), default=0))
-        connector = CONNECTORS.get(self.spec.connector)
-        wire = connector.wire(self.version, any_patch=self.spec.any_patch) if connector is not None else ""
-        object.__setattr__(self, "wire", wire)
+        object.__setattr__(self, "wire", wire_of(self.spec, self.version))
         object.__setattr__(self, "start", (self.spec.name, self.generation))
 
     def __reduce__(self) -> tuple[type["Endpoint"], tuple[Any, ...]]:
@@ -175,6 +173,12 @@ def by_rank(specs: Iterable[EndpointSpec]) -> Iterable[EndpointSpec]:
             yield from (replace(spec, rank=rank) for rank in range(spec.ranks))
         else:
             yield spec
+
+
+def wire_of(spec: EndpointSpec, version: str) -> str:
+    """Return the `wire` of an engine that reports this version."""
+    connector = CONNECTORS.get(spec.connector)
+    return connector.wire(version, any_patch=spec.any_patch) if connector is not None else ""
 
 
 def exchanges(prefill: Endpoint, decode: Endpoint) -> bool:

@@ -3,6 +3,7 @@
 It uses families only. What is special about a connector is data of its family (`pdx_api.connectors.families`).
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from ipaddress import ip_address
 from typing import Any, Final
@@ -73,12 +74,15 @@ def announced_host(family: Family, identity: Identity | None, params: KVParams) 
     return None if host is None else str(host)
 
 
-def likely_cause(family: Family, address: str, evidence: Evidence) -> Cause:
-    """Return the most certain cause that fits the evidence; `address` is the host of P's API."""
+def likely_cause(family: Family, address: str, evidence: Evidence, wire: Callable[[str], str] = str) -> Cause:
+    """Return the most certain cause that fits the evidence; `address` is the host of P's API.
+
+    `wire` returns what the two must have in common of a version.
+    """
     prefill, decode = evidence.prefill, evidence.decode
     if evidence.unconnected:
         return Cause.NO_CONNECTOR
-    if _differ(prefill.version, decode.version):
+    if _differ(*(wire(each.version or "") or None for each in (prefill, decode))):
         return Cause.VERSION
     if _differ(prefill.model, decode.model):
         return Cause.MODEL

@@ -11,10 +11,11 @@ import random
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
 from pdx_api.verification import LONGEST_WAIT, MOST_VERSIONS, Finding, Verdict
-from pdx_proxy.endpoints.endpoint import Endpoint, Pairing, pairing
+from pdx_proxy.endpoints.endpoint import Endpoint, Pairing, pairing, wire_of
 from pdx_proxy.endpoints.events import FailedHandoff, HandedOver, HandoffEvent
 from pdx_proxy.endpoints.snapshot import Snapshot
 from pdx_proxy.engines.upstreams import Engines
@@ -258,7 +259,9 @@ class TransferProber:
             return  # the result is about earlier generations
         cause = {}
         if attempt.evidence is not None:
-            cause = {"cause": likely_cause(pair[0].family, pair[0].address.host, attempt.evidence)}
+            prefill = pair[0]
+            wire = partial(wire_of, prefill.spec)
+            cause = {"cause": likely_cause(prefill.family, prefill.address.host, attempt.evidence, wire)}
             if attempt.evidence.unconnected:
                 attempt.seen = f"{attempt.seen}, and {attempt.evidence.unconnected}"
         before, now = self._records.get(names), self._engines.clock()

@@ -188,7 +188,7 @@ class Traffic:
         self.mixed |= any(p != d for p in versions[0] for d in versions[1])
 
 
-LOST = {
+LOST: dict[str, Reply | Exception] = {
     "time out": TimeoutError(),
     "no JSON": Reply(200, {}, b"<html>"),
     "cut": Reply(200, {"content-type": "text/event-stream"}, b"data: [DONE]\n\n", cut=True),
@@ -242,6 +242,7 @@ async def change(node: Node, body: Body) -> None:
 
 
 async def test_an_upgrade_of_the_image_pairs_each_version_with_itself(node: Node, operator: Operator) -> None:
+    """Each image has a revision of its own, and only that keeps the versions apart here."""
     await deploy(node)
     traffic = Traffic(node)
     async with traffic.flowing():

@@ -40,6 +40,8 @@ def test_a_version_is_tested_if_real_engines_passed_every_check() -> None:
     assert status("0.31", passed) == "tested"
     assert status("0.31", passed[1:]) == "checked", "one did not run"
     assert status("0.31", [result(first, "test_a"), *map(result, rest)]) == "checked"
+    assert status("0.31", [*passed, result(first, "test_a")]) == "checked", "the last run counts"
+    assert status("0.31", [result(first, "test_a"), *passed]) == "tested"
     assert status("0.31", []) == "checked"
     assert status(TESTED, []) == "tested", "each run of PDX's tests"
     page = versions(f"before\n{BEGIN}old\n{END}after\n", [result(first, "test_a"), *map(result, rest)])

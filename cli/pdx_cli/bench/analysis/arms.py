@@ -23,7 +23,7 @@ class Arm:
     chunk: int | None = None
     """Tokens in one step at most, of an aggregated arm; None: the object's."""
     interval: int = 0
-    """Steps from one with prompts to the next, of an aggregated arm; 0: the object's."""
+    """Steps from one with prompts to the next, of an aggregated arm; 0: it has no such flag."""
     above: int = 0
     """Prompts of fewer tokens are not split (`routing.disaggregateAboveTokens`)."""
     yours: bool = False

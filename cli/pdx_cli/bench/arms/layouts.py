@@ -96,7 +96,8 @@ def _spaced(whole: int, chunk: int, intervals: Iterable[int]) -> Iterator[Arm]:
 def _intervals(spec: Spec, wish: Wish) -> tuple[int, ...]:
     version = stated(spec.engine.version, spec.engine.image)
     can = abilities(version).spaces_prompts
-    if version and wish.intervals and not can:
+    ranks = _aggregated(spec).parallelism.data or 1
+    if version and wish.intervals and not can and ranks == 1:
         raise InputError(
             f"vLLM {version} ignores --prefill-schedule-interval without data parallelism; leave --intervals out, or "
             "use vLLM 0.33."
@@ -138,6 +139,29 @@ def arm_name(name: str, arm: Arm) -> str:
     return f"{name}{INFIX}{own}"
 
 
+def _unspaced(args: Iterable[str]) -> Iterator[str]:
+    """Flags without the user's own interval, which no arm would name."""
+    before = ""
+    for each in args:
+        if _INTERVAL not in (before, each.partition("=")[0]):
+            yield each
+        before = each
+
+
+def _make_whole(spec: dict[str, Any], arm: Arm) -> None:
+    """Give a copied spec the aggregated engines of an arm."""
+    engine, pool = spec.get("engine") or {}, dict(spec.get("aggregated") or spec.get("decode") or {})
+    for part in (engine, pool):
+        if part.get("args"):
+            part["args"] = [*_unspaced(part["args"])]
+    if arm.interval:
+        pool["args"] = [*(pool.get("args") or ()), _INTERVAL, str(arm.interval)]
+    chunked = {**(pool.get("chunkedPrefill") or {})}
+    if arm.chunk is not None:
+        chunked["maxBatchedTokens"] = arm.chunk
+    spec["aggregated"] = {**pool, "replicas": arm.aggregated, "chunkedPrefill": chunked}
+
+
 def object_of(
     body: Mapping[str, Any], arm: Arm, labels: Mapping[str, str], annotations: Mapping[str, str]
 ) -> dict[str, Any]:
@@ -152,13 +176,7 @@ def object_of(
         if not arm.above:
             del spec["routing"]["disaggregateAboveTokens"]
     else:
-        pool = dict(spec.get("aggregated") or spec.get("decode") or {})
-        chunked = {**(pool.get("chunkedPrefill") or {})}
-        if arm.chunk is not None:
-            chunked["maxBatchedTokens"] = arm.chunk
-        if arm.interval:
-            pool["args"] = [*(pool.get("args") or ()), _INTERVAL, str(arm.interval)]
-        spec["aggregated"] = {**pool, "replicas": arm.aggregated, "chunkedPrefill": chunked}
+        _make_whole(spec, arm)
     namespace = {"namespace": metadata["namespace"]} if metadata.get("namespace") else {}
     return {
         "apiVersion": body.get("apiVersion", "pdx.dev/v1alpha1"),

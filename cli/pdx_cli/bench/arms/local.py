@@ -11,6 +11,7 @@ from typing import Final
 
 from pdx_api.names import Role
 from pdx_api.spec.types import PDDeployment
+from pdx_api.vllm.versions import NEWEST, abilities, stated
 from pdx_cli.bench.analysis.arms import Arm
 from pdx_cli.bench.arms.layouts import INFIX
 from pdx_cli.bench.load.connection import Server
@@ -87,11 +88,14 @@ class LocalArms:
         return replace(layout, engines=tuple(self._sim(deployment, arm, each) for each in layout.engines))
 
     def _sim(self, deployment: PDDeployment, arm: Arm, engine: EngineProgram) -> EngineProgram:
-        """A simulated engine with the chunks that the arm has."""
+        """A simulated engine with the chunks and the interval of the arm, and a version that has the interval."""
         chunk = deployment.spec.pools()[engine.role].chunked_prefill.max_batched_tokens
         sized = ("--max-num-batched-tokens", str(chunk)) if chunk is not None else ()
+        of = deployment.spec.engine
+        spaces = abilities(stated(of.version, of.image)).spaces_prompts
+        able = ("--vllm-version", f"{NEWEST.version}.0") if arm.interval and not spaces else ()
         spaced = ("--prefill-schedule-interval", str(arm.interval)) if arm.interval else ()
-        return replace(engine, argv=(*engine.argv, *self.sim_flags, *sized, *spaced))
+        return replace(engine, argv=(*engine.argv, *self.sim_flags, *sized, *able, *spaced))
 
     def _target(self, deployment: PDDeployment, arm: Arm, layout: Layout, client: Client) -> Target:
         spec = deployment.spec

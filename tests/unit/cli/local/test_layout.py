@@ -39,6 +39,12 @@ def test_every_engine_has_its_own_ports() -> None:
     assert {engine.env["VLLM_NIXL_SIDE_CHANNEL_HOST"] for engine in layout.engines} == {"127.0.0.1"}
 
 
+@pytest.mark.parametrize(("stated", "simulated"), [("0.30.1", "0.30.0"), ("0.34", "0.33.0")])
+def test_simulated_engines_have_the_stated_version(stated: str, simulated: str) -> None:
+    for engine in _layout(EngineKind.SIM, f"spec.engine.version='{stated}'").engines:
+        assert engine.argv[engine.argv.index("--vllm-version") + 1] == simulated
+
+
 def test_engines_have_the_ports_of_their_side_services() -> None:
     layout = _layout(EngineKind.VLLM, "spec.kvTransfer={connector: LMCache, poolSize: 2Gi}")
     (server,) = layout.services

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from pdx_api.connectors import CONNECTORS
 from pdx_api.connectors.families import Identity, Pool, Pull
 from pdx_api.verification import Cause
 from pdx_proxy.verification.diagnosis import Evidence, Facts, announced_host, likely_cause, read_facts
@@ -76,6 +77,13 @@ OWN = "10.0.0.0"
 )
 def test_the_likely_cause(evidence: Evidence, cause: Cause) -> None:
     assert likely_cause(PULL, OWN, evidence) is cause
+
+
+def test_versions_that_pair_are_no_cause() -> None:
+    patch = Evidence(Result.RECOMPUTED, replace(SELF, version="0.32.0"), replace(SELF, version="0.32.1"), OWN)
+    assert likely_cause(PULL, OWN, patch, CONNECTORS["NIXL"].wire) is Cause.VERSION
+    assert likely_cause(PULL, OWN, patch, CONNECTORS["Mooncake"].wire) is Cause.PORTS
+    assert likely_cause(PULL, OWN, patch, CONNECTORS["LMCache"].wire) is Cause.PORTS
 
 
 def test_which_engine_runs_without_a_connector() -> None:

@@ -54,7 +54,10 @@ def test_pairs_whose_versions_differ_count_if_their_revision_has_no_other() -> N
 
     waits = of(P, 0, "0.32.0", warm_up_state=State.WARMING, reason="waits")
     others = of(D, 0, "0.32.1"), of(D, 1, "0.33.0"), of(D, 2, "")
-    assert names(unequal([waits, *others[:2]]).first) == [("prefill-a-0", "decode-a-0"), ("prefill-a-0", "decode-a-1")]
+    assert names([*unequal([waits, *others[:2]]).first]) == [
+        ("prefill-a-0", "decode-a-0"),
+        ("prefill-a-0", "decode-a-1"),
+    ]
     assert unequal([waits, *others[:2]]).count == 2
     assert candidates([waits, *others[:2]]) == []
     assert unequal([waits, others[0], of(D, 3, "0.32.0")]) == Unequal()

@@ -1,5 +1,6 @@
 """The arms of a comparison: their objects, what makes them unequal, free devices, and what a killed run leaves."""
 
+import argparse
 import asyncio
 import json
 import re
@@ -20,12 +21,13 @@ from pdx_cli.bench.arms.cluster import LABEL, RENEWED, STALE_SECONDS, ClusterArm
 from pdx_cli.bench.arms.comparable import State, differences, unequal_states
 from pdx_cli.bench.arms.devices import free_devices, resource_of
 from pdx_cli.bench.arms.layouts import Wish, arm_name, arms_of, devices_in_use, object_of
-from pdx_cli.bench.arms.local import clean, leftovers
+from pdx_cli.bench.arms.local import LocalArms, clean, leftovers
 from pdx_cli.bench.compare import Choices, check_warm, clean_cluster, planned_arms
 from pdx_cli.bench.load.connection import Server
 from pdx_cli.bench.meters import LocalMeters
 from pdx_cli.bench.targets import Target, arm_of, deployment_of
 from pdx_cli.errors import CommandError, InputError
+from pdx_cli.local.engines import EngineKind
 from pdx_cli.runs.run_record import SCRATCH, RunDirectory
 from pdx_operator.kube.client import MissingError
 from pdx_operator.kube.resources import PDDEPLOYMENT
@@ -86,6 +88,45 @@ def test_an_arm_spaces_its_prompts_where_vllm_can() -> None:
     assert len([each for each in arms_of(unstated, Wish(4, intervals=(2,))) if each.interval]) == 1
     with pytest.raises(InputError, match=r"vLLM 0\.32 ignores --prefill-schedule-interval.*leave --intervals out"):
         arms_of(parse(body(engine={"version": "0.32.0"})).spec, Wish(4, intervals=(2,)))
+
+
+def test_an_older_version_spaces_prompts_with_data_parallelism() -> None:
+    ranks = {"aggregated": {"parallelism": {"data": 2}, "resources": {"limits": {"nvidia.com/gpu": 2}}}}
+    spec = parse(body(engine={"version": "0.32.0"}, **ranks)).spec
+    assert [each.interval for each in arms_of(spec, Wish(4, intervals=(2,))) if not each.split] == [0, 0, 2]
+
+
+@pytest.mark.parametrize("own", [["--prefill-schedule-interval", "2"], ["--prefill-schedule-interval=2"]])
+def test_the_users_own_interval_is_in_no_arm(own: list[str]) -> None:
+    mine = body(engine={"version": "0.33.0"}, decode={"replicas": 3, "args": [*own, "--seed", "1"], **GPU})
+    spaced, plain = (object_of(mine, Arm("x", aggregated=4, chunk=512, interval=n), {}, {}) for n in (4, 0))
+    assert spaced["spec"]["aggregated"]["args"] == ["--seed", "1", "--prefill-schedule-interval", "4"]
+    assert plain["spec"]["aggregated"]["args"] == ["--seed", "1"]
+    shared = body(engine={"version": "0.33.0", "args": own})
+    assert object_of(shared, Arm("x", aggregated=4, chunk=512), {}, {})["spec"]["engine"]["args"] == []
+
+
+@pytest.mark.parametrize(
+    ("engine", "version"),
+    [
+        ({"version": "0.33.1"}, "0.33.0"),
+        ({"version": "0.32.0"}, "0.33.0"),
+        ({"image": "registry.example/llm@sha256:" + "0" * 64}, "0.33.0"),
+    ],
+)
+def test_simulated_engines_of_such_an_arm_space_their_prompts(
+    engine: dict[str, str], version: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pdx_cli.local.ports.allocate", lambda number, **_: list(range(9000, 9000 + number)))
+    arm = Arm("x", aggregated=4, chunk=2048, interval=4)
+    deployment = parse(object_of(body(engine=engine), arm, {}, {}))
+    layout = LocalArms(Path("/run"), EngineKind.SIM)._layout(deployment, arm, "/run/kv")
+    for each in layout.engines:
+        parser = argparse.ArgumentParser()
+        parser.add_argument("--vllm-version")
+        parser.add_argument("--prefill-schedule-interval")
+        found, _ = parser.parse_known_args(each.argv)
+        assert (found.vllm_version, found.prefill_schedule_interval) == (version, "4")
 
 
 def test_the_engines_of_such_an_arm_get_the_flag() -> None:
