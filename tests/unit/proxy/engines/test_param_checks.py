@@ -123,7 +123,7 @@ ODD: Final[dict[str, tuple[Any, ...]]] = {
 @pytest.mark.parametrize(("name", "value"), [(name, value) for name, some in ODD.items() for value in some])
 @pytest.mark.parametrize("more", [{}, {"new": {"nested": ["x"]}}])
 def test_an_odd_member_is_a_failure_of_p(name: str, value: Any, more: dict[str, Any]) -> None:
-    with pytest.raises(BadAnswer, match="kv_transfer_params that no D may read"):
+    with pytest.raises(BadAnswer, match="kv_transfer_params that no decode engine may read"):
         read(VLLM | more | {name: value})
 
 
