@@ -29,7 +29,7 @@ FAULTS: Final = (
     Fault("no-p", "the only prefill engine dies", "slower answers: nothing is split", "PDXNotSplitting"),
     Fault("one-p", "one of two prefill engines dies", "nothing yet", "PDXDegraded"),
     Fault("slow-d", "a decode engine becomes eight times slower", "slow answers", "PDXSlowTokens"),
-    Fault("full", "16 clients share two places", "a long wait for the first token", "PDXSlowFirstToken"),
+    Fault("full", "16 clients at an engine that runs two requests", "a long wait for the first token", "PDXSlowFirstToken"),
     Fault(
         *("blocked", "the ports for KV are blocked, and decode engines recompute"),
         *("slower answers: nothing is split", "PDXNotSplitting"),
@@ -39,14 +39,14 @@ FAULTS: Final = (
         *("slower answers: nothing is split", "PDXNotSplitting"),
     ),
     Fault(
-        *("wrong-order", "the decode engine is started for another order"),
+        *("wrong-order", "the decode engine is started with the flags of another `order`"),
         *("slower answers: nothing is split", "PDXNotSplitting"),
     ),
     Fault("errors", "a fifth of the streams break", "answers that end too early", "PDXErrors"),
     Fault("partial", "one of two prefill engines cannot be reached for KV", "nothing yet", "PDXTransferProbeFailing"),
     Fault("flapping", "a prefill engine dies and returns again and again", "some late answers", "PDXEndpointFlapping"),
     Fault(
-        *("own-router", "without PDX's gateway, the only decode engine dies"),
+        *("own-router", "the only decode engine dies, with a router of your own"),
         *("errors", "PDXNotAvailable"),
     ),
     Fault(
