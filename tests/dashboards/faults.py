@@ -29,7 +29,7 @@ FAULTS: Final = (
     Fault("no-p", "the only prefill engine dies", "slower answers: nothing is split", "PDXNotSplitting"),
     Fault("one-p", "one of two prefill engines dies", "nothing yet", "PDXDegraded"),
     Fault("slow-d", "a decode engine becomes eight times slower", "slow answers", "PDXSlowTokens"),
-    Fault("full", "16 clients at an engine that runs two requests", "a long wait for the first token", "PDXSlowFirstToken"),
+    Fault("full", "16 clients at an engine that runs two", "a long wait for the first token", "PDXSlowFirstToken"),
     Fault(
         *("blocked", "the ports for KV are blocked, and decode engines recompute"),
         *("slower answers: nothing is split", "PDXNotSplitting"),

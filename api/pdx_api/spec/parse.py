@@ -45,7 +45,7 @@ def parse(body: object, *, tolerant: bool = False) -> PDDeployment:
 def _validated(body: Mapping[str, Any], *, tolerant: bool) -> PDDeployment:
     while True:
         try:
-            return PDDeployment.model_validate(body)
+            return PDDeployment.model_validate(body, by_alias=True, by_name=False)
         except ValidationError as error:
             extra = [each["loc"] for each in error.errors(include_url=False) if each["type"] == "extra_forbidden"]
             if not tolerant or not extra:

@@ -224,6 +224,8 @@ def check(args: argparse.Namespace) -> None:
         raise InputError("--advise writes no files; leave out --output.")
     if args.url:
         server_url(args.url)
+    if args.trace is None and _given(args, ("scale_tokens", "scale_time", "poisson")):
+        raise InputError("--scale-tokens, --scale-time and --poisson change a trace; name one with --trace.")
 
 
 def server_url(url: str) -> str:

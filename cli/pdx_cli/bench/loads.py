@@ -35,8 +35,6 @@ class LoadOptions:
 def workload(options: LoadOptions) -> tuple[Workload, tuple[float, ...]]:
     """Return the workload, and the rates to measure instead of a search; raises InputError."""
     if options.trace is None:
-        if options.scale_time or options.scale_tokens != 1 or options.poisson:
-            raise InputError("--scale-tokens, --scale-time and --poisson change a trace; name one with --trace.")
         default_prompt, default_answer = DEFAULT_LENGTHS
         return Fixed(options.isl or default_prompt, options.osl or default_answer), options.rates
     if options.isl or options.osl:

@@ -38,6 +38,8 @@ def silent_gateways(observation: Observation) -> Iterator[Finding]:
     for gateway in observation.gateways:
         if gateway.state is None and gateway.problem and observation.starting is None:
             remedy = log_of(gateway.log_source, gateway.log)
+            if observation.is_local and not gateway.log_source:
+                remedy = f"Start it, or name its admin port with --admin. {remedy}"
             who = "The gateway" if observation.is_local else f"The gateway {gateway.name}"
             yield wrong("GatewaySilent", f"{who} does not answer: {gateway.problem}", remedy)
 

@@ -141,6 +141,13 @@ def test_the_fields_of_a_rule_exist(part: type[BaseModel], field: str) -> None:
         model = model_of(found[step].annotation)
 
 
+@pytest.mark.parametrize(("name", "hint"), [("kv_transfer", "kvTransfer"), ("max_model_len", "maxModelLen")])
+def test_a_field_has_one_name(name: str, hint: str) -> None:
+    spec = {**GOOD["spec"], **({name: {}} if name == "kv_transfer" else {"engine": {name: 100}})}
+    with pytest.raises(InvalidDeploymentError, match=f"{name} does not exist; did you mean {hint}"):
+        parse({**GOOD, "spec": spec})
+
+
 @pytest.mark.parametrize("owner", ["engine", "decode", "gateway"])
 def test_fields_of_pods_belong_into_the_overlay_of_their_part(owner: str) -> None:
     with pytest.raises(InvalidDeploymentError, match=rf"write it in spec\.{owner}\.podTemplate, in spec\."):

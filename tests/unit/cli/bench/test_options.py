@@ -145,8 +145,6 @@ def test_the_load(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("more", "part"),
     [
-        ({"scale_tokens": 0.5}, "name one with --trace"),
-        ({"poisson": True}, "name one with --trace"),
         ({"trace": Path("x.csv"), "isl": 3}, "leave out --isl"),
         ({"trace": Path("x.csv"), "scale_time": 2.0, "rates": (1.0,)}, "both name a speed"),
         ({"trace": Path("/nowhere/x.csv")}, "There is no trace"),
