@@ -88,8 +88,12 @@ def failed_transfers(observation: Observation) -> Iterator[Finding]:
 
 
 def counted_failures(observation: Observation) -> Iterator[Finding]:
-    """Transfers failed since an engine started, by its metrics: NIXL's, and Mooncake's from vLLM 0.33 on."""
-    if any(failed_transfers(observation)):
+    """Transfers failed since an engine started, by its metrics: NIXL's, and Mooncake's from vLLM 0.33 on.
+
+    A finding about KV that does not move says more.
+    """
+    known = (*failed_transfers(observation), *failed_verification(observation))
+    if any(finding.severity is Severity.WRONG for finding in known):
         return
     counts = _failures(observation.engines)
     if not counts:

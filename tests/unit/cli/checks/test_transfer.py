@@ -186,3 +186,6 @@ def test_transfers_that_failed_by_the_count_of_an_engine(page: str, expected: li
     assert is_healthy(findings), "a note"
     blocked = engine(Role.PREFILL), engine(Role.DECODE, metrics=page, log=BLOCKED_LOG)
     assert "TransfersFailed" not in {each.cause for each in found(engines=blocked)}, "the log has the cause"
+    causes = {each.cause for each in found(engines=engines, body=body(KVTransferVerified=BROKEN_CONDITION))}
+    assert "PortsBlocked" in causes
+    assert "TransfersFailed" not in causes, "the probes have the cause"
