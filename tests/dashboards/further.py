@@ -15,7 +15,8 @@ from tests.component.harness import Shape, spec_of
 from tests.dashboards.scene import Scene, named
 
 _HANDOFF_SECONDS: Final = 4.0
-_BETWEEN_BREAKS: Final = 2.0
+_BETWEEN_BREAKS: Final = 1.5
+"""Seconds. A quarter of the breaks strike whole answers, which are repeated; a window of the rules needs two others."""
 
 
 class Relay:
@@ -84,7 +85,7 @@ async def slow_kv(scene: Scene) -> None:
 
 
 async def lose_some_streams(scene: Scene) -> None:
-    """One of two decode engines breaks a stream every few seconds: about 3 % of all requests."""
+    """One of two decode engines breaks a stream every few seconds: about 4 % of all requests."""
     while True:
         scene.world.fault(scene.world.decode[-1], FaultKind.DIE_AFTER_EVENTS, events=4)
         await asyncio.sleep(_BETWEEN_BREAKS)
