@@ -7,9 +7,9 @@ from typing import Final
 from pdx_proxy.handoff.settle import ROWS, Ask, CloseWhenOpen, Done, Free, Row, Step, Substitute
 from pdx_proxy.handoff.situation import Kind, Notifier
 from pdx_proxy.telemetry.counters import Settlement
+from scripts.marked import with_part
 
 BEGIN: Final = "<!-- Written by `make generate` from proxy/pdx_proxy/handoff/settle.py. -->\n"
-END: Final = "<!-- End of what `make generate` writes. -->\n"
 _SECTIONS: Final = (
     ("Pull", (Kind.PULL,)),
     ("Pool", (Kind.POOL, Kind.UNSTOPPABLE_POOL)),
@@ -26,9 +26,8 @@ _ASKS: Final = {
 
 def settling(document: str) -> str:
     """Return the document with new tables."""
-    before, _, rest = document.partition(BEGIN)
     tables = "".join(_section(title, kinds) for title, kinds in _SECTIONS)
-    return before + BEGIN + tables + "\n" + END + rest.partition(END)[2]
+    return with_part(document, BEGIN, f"{tables}\n")
 
 
 def _section(title: str, kinds: tuple[Kind, ...]) -> str:

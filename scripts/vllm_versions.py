@@ -8,9 +8,9 @@ from typing import Final
 from benchmarks.versions.__main__ import CHECKS, Result
 from pdx_api.vllm.assumptions import OPEN, Assumption, Value, assumptions, differences
 from pdx_api.vllm.versions import TESTED, VERSIONS
+from scripts.marked import with_part
 
 BEGIN: Final = "<!-- Written by `make generate` from api/pdx_api/vllm. -->\n"
-END: Final = "<!-- End of what `make generate` writes. -->\n"
 _SHOWN: Final = 90
 """Characters of a value. A longer one is in the table of the code."""
 _KINDS: Final = {
@@ -36,8 +36,7 @@ _KINDS: Final = {
 
 def versions(document: str, results: Iterable[Result]) -> str:
     """Return the page of versions with new tables of vLLM's; `results`: of real engines."""
-    before, _, rest = document.partition(BEGIN)
-    return before + BEGIN + _versions(list(results)) + _differences() + END + rest.partition(END)[2]
+    return with_part(document, BEGIN, _versions(list(results)) + _differences())
 
 
 def contract() -> str:

@@ -107,7 +107,7 @@ class Endpoint:
     reuses_tokens: bool = field(init=False, repr=False, compare=False)
     """Whether it takes the tokens of a chat from P's answer."""
     longest: int = field(init=False, repr=False, compare=False)
-    """The most tokens of a prompt and its answer, of any of its models; 0: not reported."""
+    """The most tokens of a prompt and its answer that each of its models accepts; 0: not reported."""
     start: Start = field(init=False, repr=False, compare=False)
     """Its name and generation. What is learned of one start does not hold for the next."""
 

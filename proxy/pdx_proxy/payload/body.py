@@ -42,7 +42,7 @@ _PARAMS: Final = b',"kv_transfer_params":'
 _ANSWERS_TOKENS: Final = b',"return_token_ids":true'
 _TOKENS_FOR_D: Final = b',"prompt_token_ids":'
 _MOST_TOKENS: Final = 1024 * 1024
-"""Bytes of a chat, and so its most tokens: they are eight times as long as JSON."""
+"""Bytes of the longest chat whose tokens D gets: it has at most one token for each byte, of up to 8 bytes as JSON."""
 _SHOWS_PROMPT: Final = b'"return_prompt_text":'
 _ONE_PROMPT: Final = b'"."'
 _NOT_ONE_PROMPT: Final = b"null"

@@ -2,7 +2,8 @@
 
 from benchmarks.versions.__main__ import CHECKS, VERSIONS, Result, outcome, read, table
 from pdx_api.vllm.versions import TESTED
-from scripts.vllm_versions import BEGIN, END, status, versions
+from scripts.marked import END
+from scripts.vllm_versions import BEGIN, status, versions
 
 REPORT = """<testsuites><testsuite>
 <testcase classname="tests.engines.test_pull.TestApiTable" name="test_parameter[n]"/>
