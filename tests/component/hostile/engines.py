@@ -228,18 +228,19 @@ class HostileEngine:
         return ask.stays
 
     async def _forward(self, ask: Ask, head: bytes) -> None:
-        """Have the simulated engine answer, on a connection for this request alone."""
+        """Have the simulated engine answer, on a connection for this request alone. It ends with the gateway's."""
         reader, writer = await asyncio.open_connection("127.0.0.1", self.engine.port)
+        copies: list[asyncio.Task[None]] = []
         try:
             writer.write(head[:-2] + b"Connection: close\r\n\r\n" + ask.body)
-            leaves = asyncio.create_task(_copy(ask.reader, writer))
-            try:
-                await _copy(reader, ask.writer)
-            finally:
-                leaves.cancel()
-                await asyncio.gather(leaves, return_exceptions=True)
+            for source, target in ((ask.reader, writer), (reader, ask.writer)):
+                copies.append(asyncio.create_task(_copy(source, target)))
+            await asyncio.wait(copies, return_when=asyncio.FIRST_COMPLETED)
         finally:
             writer.close()
+            for copy in copies:
+                copy.cancel()
+            await asyncio.gather(*copies, return_exceptions=True)
 
 
 async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -247,7 +248,6 @@ async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
         while data := await reader.read(1 << 16):
             writer.write(data)
             await writer.drain()
-        writer.write_eof()
 
 
 def _page_of(head: bytes) -> tuple[Page, str]:
