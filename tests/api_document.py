@@ -1,12 +1,16 @@
 """The paths and parameters of docs/api.md as data, for the tests that compare them with vLLM and with the gateway."""
 
 import json
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from pdx_api.vllm.versions import OLDEST
+
 DOCUMENT: Final = Path(__file__).parents[1] / "docs/api.md"
 PARAMETERS: Final = Path(__file__).parent / "api_parameters.txt"
+_REFUSES: Final = re.compile(r"vLLM refuses it(?: from (\d+\.\d+) on)?")
 PATHS: Final = {
     "text": "/v1/completions",
     "chat": "/v1/chat/completions",
@@ -45,8 +49,8 @@ class Parameter:
     verdict: str
     to_prefill: str
     example: dict[str, Any]
-    refused: bool
-    """Whether vLLM answers 400 to the example."""
+    refused_from: str
+    """The first version of vLLM that answers 400 to the example, as 0.28; empty: none does."""
 
     @property
     def label(self) -> str:
@@ -82,6 +86,7 @@ def parameters() -> list[Parameter]:
     found: list[Parameter] = []
     for row in (row for rows in sections().values() for row in rows):
         kinds = ("text", "chat") if row.of == "both" else tuple(row.of.split(", "))
-        refused = "vLLM refuses it" in row.note
-        found += [Parameter(row.name, kind, row.verdict, row.to_prefill, row.example, refused) for kind in kinds]
+        refuses = _REFUSES.search(row.note)
+        since = (refuses[1] or OLDEST.version) if refuses else ""
+        found += [Parameter(row.name, kind, row.verdict, row.to_prefill, row.example, since) for kind in kinds]
     return found
