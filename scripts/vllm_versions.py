@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from itertools import groupby
 from typing import Final
 
-from benchmarks.versions.__main__ import CHECKS, Result
+from benchmarks.versions.__main__ import Result, checks_of
 from pdx_api.vllm.assumptions import OPEN, Assumption, Value, assumptions, differences
 from pdx_api.vllm.versions import TESTED, VERSIONS
 from scripts.marked import with_part
@@ -73,7 +73,7 @@ def _versions(results: Sequence[Result]) -> str:
 
 def status(version: str, results: Sequence[Result]) -> str:
     """Return how far a version was tried: with real engines in every check, without a failure, or by its code."""
-    complete = {each.check for each in _last(results) if not each.failed} == {*CHECKS}
+    complete = {each.check for each in _last(results) if not each.failed} == {*checks_of(version)}
     return "tested" if version == TESTED or complete else "checked"
 
 

@@ -158,6 +158,11 @@ RULES: Final[list[tuple[str, object, str, str]]] = [
     *(("spec", {**PAIRS, part: {"args": ["-dcp", "2"]}, "engine": {"version": "0.28.1", **PAIRS.get("engine", {})}},
        "spec", "NIXL of vLLM 0.28 supports no decode context parallelism; leave out --decode-context-parallel-size in "
        f"{ANYWHERE}") for part in ("prefill", "decode")),
+    *(("spec", {**PAIRS, "kvTransfer": {"order": order}, "engine": engine}, "spec",
+       "with kvTransfer.order DecodeFirst or Concurrent, prefill engines of vLLM 0.30 keep each prompt's KV until its "
+       "lease ends; write kvTransfer.order: PrefillFirst, or use another vLLM")
+      for order in ("DecodeFirst", "Concurrent")
+      for engine in ({"version": "0.30.1"}, {"image": "vllm/vllm-openai:v0.30.0"})),
     ("spec.kvTransfer", {"config": {"bidirectional_kv_xfer": True}}, "spec.kvTransfer",
      "decode engines would keep the KV of each answer for minutes, unread; leave out config.bidirectional_kv_xfer"),
     *(("spec.engine.version", version, "spec.engine.version", "write vLLM's version, for example 0.32.0")

@@ -15,7 +15,7 @@ from typing import Final
 
 from benchmarks.campaigns import recorded
 from benchmarks.versions.overlay import overlay
-from pdx_api.vllm.versions import TESTED
+from pdx_api.vllm.versions import TESTED, abilities
 
 ROOT: Final = Path(__file__).parents[2]
 HERE: Final = Path(__file__).parent
@@ -32,6 +32,7 @@ CHECKS: Final[Mapping[str, Sequence[str]]] = {
     "request models": ("tests/unit/proxy/payload/test_answer_members.py",),
 }
 """Column -> pytest's arguments."""
+_PUSH: Final = ("API, `Concurrent`", "KV moves, hang-ups")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +47,12 @@ class Result:
     commit: str
     date: str
     seconds: int
+
+
+def checks_of(version: str) -> tuple[str, ...]:
+    """The columns of a version. PDX refuses push orders with a version that keeps the KV that it has pushed."""
+    frees = abilities(version).frees_pushed
+    return tuple(each for each in CHECKS if frees or each not in _PUSH)
 
 
 def main(argv: Sequence[str]) -> int:
@@ -68,7 +75,7 @@ def _run_all(versions: Iterable[str], checks: Sequence[str], *, again: bool) -> 
     commit = _git("rev-parse", "--short=12", "HEAD")
     results = {(each.version, each.check): each for each in read()}
     for version in versions:
-        for check in checks:
+        for check in [each for each in checks if each in checks_of(version)]:
             before = results.get((version, check))
             if again or before is None or before.commit != commit:
                 results[version, check] = _run(version, check, commit)
@@ -113,7 +120,8 @@ def read() -> list[Result]:
 
 
 def _write(results: Iterable[Result]) -> None:
-    rows = sorted(results, key=lambda each: (each.version, [*CHECKS].index(each.check)))
+    still = [each for each in results if each.check in checks_of(each.version)]
+    rows = sorted(still, key=lambda each: (each.version, [*CHECKS].index(each.check)))
     RESULTS.write_text("".join(f"{json.dumps(asdict(each))}\n" for each in rows), encoding="utf-8")
     page = README.read_text(encoding="utf-8")
     before, rest = page.split(BEGIN)
@@ -126,7 +134,9 @@ def table(results: Sequence[Result]) -> str:
     lines = [f"| vLLM | {' | '.join(CHECKS)} | commit, date |", f"|---{'|---' * (len(CHECKS) + 1)}|"]
     for version in VERSIONS:
         row = [found.get((version, check)) for check in CHECKS]
-        cells = [_cell(each) for each in row]
+        cells = [
+            _cell(each) if check in checks_of(version) else "refused" for check, each in zip(CHECKS, row, strict=True)
+        ]
         last = max((each for each in row if each is not None), key=lambda each: each.date, default=None)
         lines.append(f"| {version} | {' | '.join(cells)} | {f'{last.commit}, {last.date}' if last else '–'} |")
     bad = [f"* {each.version}, {each.check}: {', '.join(f'`{name}`' for name in each.failed)}" for each in results]

@@ -14,6 +14,7 @@ import pytest
 
 from pdx_api.names import Order, Role
 from pdx_api.spec.types import Spec
+from pdx_api.vllm.versions import minor
 from pdx_cli.main import main as pdx
 from tests.engines.support import mooncake
 from tests.engines.support.harness import Engine, Gateway, gateway, running, tiny_spec
@@ -65,6 +66,11 @@ class Pair:
     prefill: Engine
     decode: Engine
     logs: Path
+
+    async def version(self, session: aiohttp.ClientSession) -> str:
+        """Of vLLM, as 0.32: versions of equal length compare as text."""
+        async with session.get(f"{self.prefill.url}/version") as response:
+            return minor((await response.json())["version"])
 
 
 @pytest.fixture(scope="session")

@@ -47,6 +47,7 @@ BIDIRECTIONAL: Final = "bidirectional_kv_xfer"
 ENFORCE: Final = "enforce_handshake_compat"
 """Setting: whether an engine refuses a peer with another compatibility hash (nixl/base_worker.py)."""
 _WITHOUT_CONTEXT: Final = tuple(each.version for each in VERSIONS.values() if not each.context_parallel)
+_KEEPS_PUSHED: Final = tuple(each.version for each in VERSIONS.values() if not each.frees_pushed)
 
 _PREFILL_PARAMS: Final[KVParams] = {
     "do_remote_decode": True,
@@ -149,6 +150,17 @@ _CHECKS: Final = Checks(
             without_flag(
                 DECODE_CONTEXT,
                 f"NIXL of vLLM {', '.join(_WITHOUT_CONTEXT)} supports no decode context parallelism",
+            ),
+        ),
+        of_versions(
+            _KEEPS_PUSHED,
+            Rule(
+                f"!has(self.kvTransfer.order) || self.kvTransfer.order == '{Order.PREFILL_FIRST}'",
+                f"with kvTransfer.order DecodeFirst or Concurrent, prefill engines of vLLM {', '.join(_KEEPS_PUSHED)} "
+                f"keep each prompt's KV until its lease ends; write kvTransfer.order: {Order.PREFILL_FIRST}, or use "
+                "another vLLM",
+                lambda spec: spec.order is Order.PREFILL_FIRST,
+                ("kvTransfer.order", "engine.image"),
             ),
         ),
     ),

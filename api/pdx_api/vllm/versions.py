@@ -31,6 +31,9 @@ class Abilities:
     """Whether MooncakeStore has `store_tp_size`."""
     answers_hits: bool = True
     """Whether P answers the hits of its prefix cache for D's usage (`remote_prefill_cached_tokens`)."""
+    frees_pushed: bool = True
+    """Whether P frees KV that it has pushed. Otherwise it keeps it until the lease ends (nixl/push_worker.py,
+    `get_transfer_results`, takes only requests that P receives)."""
     reuses_tokens: bool = False
     """Whether D takes the tokens of a chat from P's answer (`prompt_token_ids` in `kv_transfer_params`), instead of
     rendering its messages again (renderers/online_renderer.py, `_reused_prompt_token_ids`). Other versions are not
@@ -60,7 +63,7 @@ VERSIONS: Final = {
     for each in (
         Abilities("0.28", nixl=7, context_parallel=False, store_tensor=False, answers_hits=False, ends_silently=True),
         Abilities("0.29", nixl=9, store_tensor=False, answers_hits=False, ends_silently=True),
-        Abilities("0.30", nixl=11, answers_hits=False, ends_silently=True),
+        Abilities("0.30", nixl=11, answers_hits=False, frees_pushed=False, ends_silently=True),
         Abilities("0.31", nixl=13, ends_silently=True),
         Abilities("0.32", nixl=14, reuses_tokens=True),
         Abilities(

@@ -232,11 +232,18 @@ def members(tree: ast.Module, name: str) -> Value:
     return None
 
 
+def uses(tree: ast.Module, name: str) -> Value:
+    """Return whether `Class.method:attribute` reads or writes this attribute of an object."""
+    where, _, attribute = name.partition(":")
+    nodes = (node for scope in _scopes(tree, where) for node in ast.walk(scope))
+    return next((True for node in nodes if isinstance(node, ast.Attribute) and node.attr == attribute), None)
+
+
 LOOKUPS: Final[dict[str, Lookup]] = {
     each.__name__: each
     for each in (
         *(answers, bases, call, connector, constant, environment, field, flag, members, method, metric, option, reads),
-        *(route, says, statuses, text),
+        *(route, says, statuses, text, uses),
     )
 }
 """The kinds of assumptions, by name."""

@@ -8,7 +8,6 @@ from typing import Any, Final
 import aiohttp
 import pytest
 
-from pdx_api.vllm.versions import minor
 from tests.api_document import PATHS, Parameter, endpoints, parameters
 from tests.engines.conftest import Pair
 from tests.engines.support.harness import MODEL, Gateway, eventually, make_prompt
@@ -67,7 +66,7 @@ class ApiTable:
         before = pair.decode.external_tokens
         status, headers, got = await post(session, front.url + path, body)
         own_status, _, own = await post(session, pair.prefill.url + path, _cleaned(row, body))
-        refused = "" < row.refused_from <= await _version(session, pair)
+        refused = "" < row.refused_from <= await pair.version(session)
         refusal = 404 if row.name == "previous_response_id" else 400
         assert (own_status, status) == ((refusal, refusal) if refused else (200, 200)), got
         assert differences(counted(own), counted(got)) == []
@@ -93,12 +92,6 @@ class ApiTable:
         assert differences(own, got) == []
         assert ("x-pdx-decode" in headers, "x-pdx-prefill" in headers) == (True, False)
         assert pair.decode.external_tokens == before
-
-
-async def _version(session: aiohttp.ClientSession, pair: Pair) -> str:
-    """The engines' version of vLLM, as 0.32: equally long versions compare as text."""
-    async with session.get(f"{pair.prefill.url}/version") as response:
-        return minor((await response.json())["version"])
 
 
 def _body(row: Parameter, prompt: str) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 from typing import Any
 
 import aiohttp
@@ -131,6 +132,8 @@ class OpenAIClient:
         got = await _post(session, front.url + path, data)
         own = await _post(session, pair.prefill.url + path, data)
         assert 400 <= own[0] < 500
+        if own != got and await pair.version(session) < "0.30":  # which writes the details in another form
+            own, got = _without_details(own), _without_details(got)
         assert own == got
 
 
@@ -139,9 +142,19 @@ async def _post(session: aiohttp.ClientSession, url: str, data: bytes) -> tuple[
         return response.status, await response.json()
 
 
+def _without_details(answer: tuple[int, Any]) -> Any:
+    """The answer to a body that is no JSON object, with the kind of its error alone as message."""
+    status, body = answer
+    kind = re.match(r"1 validation error:\n  \{'type': '(\w+)'", body["error"]["message"])
+    return status, {**body["error"], "message": kind and kind[1]}
+
+
 def _choice(choice: Any) -> Any:
+    """Without what is random: vLLM before 0.31 makes up an ID for each call of a tool."""
     described = choice.model_dump()
     described.pop("stop_reason", None)
+    for call in described["message"]["tool_calls"] or ():
+        call.pop("id")
     return described
 
 

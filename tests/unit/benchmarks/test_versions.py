@@ -1,6 +1,6 @@
 """What the campaign of vLLM's versions reads in pytest's report, and the table that it writes."""
 
-from benchmarks.versions.__main__ import CHECKS, VERSIONS, Result, outcome, read, table
+from benchmarks.versions.__main__ import CHECKS, VERSIONS, Result, checks_of, outcome, read, table
 from pdx_api.vllm.versions import TESTED
 from scripts.marked import END
 from scripts.vllm_versions import BEGIN, status, versions
@@ -24,7 +24,8 @@ def test_the_table_names_what_failed_and_what_did_not_run() -> None:
     lines = table([Result("0.30", check, 2, ("test_pull: test_kill",), "abc", "2026-11-28", 9)]).splitlines()
     rows = {line.split(" | ")[0].strip("| "): line for line in lines}
     assert [*rows][2 : 2 + len(VERSIONS)] == [*VERSIONS]
-    assert rows["0.30"].startswith("| 0.30 | 2 of 3 | not run |")
+    assert rows["0.30"].startswith("| 0.30 | 2 of 3 | not run | refused | refused | not run |")
+    assert rows["0.31"].count("not run") == len(CHECKS)
     assert lines[-1] == f"* 0.30, {check}: `test_pull: test_kill`"
 
 
@@ -44,6 +45,7 @@ def test_a_version_is_tested_if_real_engines_passed_every_check() -> None:
     assert status("0.31", [*passed, result(first, "test_a")]) == "checked", "the last run counts"
     assert status("0.31", [result(first, "test_a"), *passed]) == "tested"
     assert status("0.31", []) == "checked"
+    assert status("0.30", [result(check) for check in checks_of("0.30")]) == "tested", "the rest is refused"
     assert status(TESTED, []) == "tested", "each run of PDX's tests"
     page = versions(f"before\n{BEGIN}old\n{END}after\n", [result(first, "test_a"), *map(result, rest)])
     assert page.startswith(f"before\n{BEGIN}")

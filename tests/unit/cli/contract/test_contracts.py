@@ -60,6 +60,7 @@ def test_abilities_are_what_the_code_has(version: str) -> None:
         nixl=int(str(values["constant NIXL_CONNECTOR_VERSION"])),
         context_parallel=values["reads NixlConnectorMetadata._add_new_req:dcp_size"] is True,
         store_tensor=values["option store_tp_size"] is not None,
+        frees_pushed=values["uses NixlPushConnectorWorker.get_transfer_results:_recving_metadata"] is None,
         answers_hits=values["text remote_prefill_cached_tokens"] is True,
         registers="registration" in str(values["answers NixlPullConnectorScheduler.request_finished"]),
         null_params="kv_transfer_params" in str(values["members ChatCompletionStreamResponse"]),

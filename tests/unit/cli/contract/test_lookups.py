@@ -83,6 +83,8 @@ gauge = self._gauge_cls(name="vllm:running", documentation="a text")
         ("statuses", "things", ["503"]),
         ("text", "a text", True),
         ("text", "another text", None),
+        ("uses", "Request.__init__:_interval", True),
+        ("uses", "Request.finished:_interval", None),
     ],
 )
 def test_a_kind_reads(kind: str, name: str, value: Value) -> None:

@@ -95,7 +95,7 @@ def test_nothing_is_split_that_vllm_refuses(verdicts: list[bool]) -> None:
     judged = [(body, accepts, _splits(path, body)) for (path, body), accepts in zip(BODIES, verdicts, strict=True)]
     assert [body for body, accepts, splits in judged if splits and not accepts] == []
     whole = [body for body, accepts, splits in judged if accepts and not splits]
-    assert len(whole) <= verdicts.count(True) * 0.3  # vLLM before 0.32 converts more values
+    assert len(whole) <= verdicts.count(True) * 0.35
 
 
 @pytest.mark.parametrize(
