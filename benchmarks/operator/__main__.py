@@ -15,10 +15,10 @@ from typing import Any, Final
 
 from benchmarks.campaigns import recorded
 from benchmarks.operator.watcher import Watcher
+from pdx_api.kube.kinds import CHILD_KINDS, DEPLOYMENT, PDDEPLOYMENT, POD, Kind
 from pdx_cluster.app import cluster as clusters
 from pdx_cluster.app import kwok
 from pdx_cluster.app.cluster import Cluster
-from pdx_operator.kube.resources import CHILD_KINDS, DEPLOYMENT, PDDEPLOYMENT, POD, Kind
 from tests.cluster.runtime.harness import CHILDREN, Api, Operator, grant, install
 
 README: Final = Path(__file__).parent / "README.md"

@@ -8,9 +8,9 @@ import time
 import urllib.request
 from collections import defaultdict
 
+from pdx_api.kube.kinds import CHILD_KINDS, Kind
 from pdx_api.names import LABEL_DEPLOYMENT
 from pdx_cluster.app.cluster import Cluster
-from pdx_operator.kube.resources import CHILD_KINDS, Kind
 
 
 class Watcher:

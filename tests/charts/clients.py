@@ -11,9 +11,9 @@ import threading
 from contextlib import closing
 from typing import Any, Self
 
+from pdx_api.kube.kinds import POD
 from pdx_api.names import GATEWAY_PORT
 from pdx_cluster.app.cluster import Cluster
-from pdx_operator.kube.resources import POD
 from tests.cluster.runtime.harness import Api
 
 TOKENS = 12

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
+from pdx_api.kube.kinds import POD
 from pdx_api.names import ADMIN_PORT, ENGINE_PORT, LABEL_ROLE, ROLE_GATEWAY
 from pdx_cluster.app.cluster import Cluster
-from pdx_operator.kube.resources import POD
 from tests.cluster.runtime.harness import Api
 
 Body = dict[str, Any]

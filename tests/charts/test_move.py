@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from benchmarks.soak.results import print_line
+from pdx_api.kube.kinds import POD
 from pdx_api.names import gateway_name
 from pdx_cluster.app.cluster import Cluster
 from pdx_cluster.errors import ClusterError
-from pdx_operator.kube.resources import POD
 from tests.charts.chart import CHART, NAMESPACE
 from tests.charts.clients import Clients
 from tests.charts.node import Node

@@ -17,8 +17,8 @@ import pytest
 from benchmarks.operator import FOLDER
 from benchmarks.operator.__main__ import memory
 from benchmarks.soak.results import print_line, record
+from pdx_api.kube.kinds import CHILD_KINDS, KIND_OF, PDDEPLOYMENT, POD, Kind
 from pdx_cluster.app.cluster import Cluster
-from pdx_operator.kube.resources import CHILD_KINDS, KIND_OF, PDDEPLOYMENT, POD, Kind
 from tests.charts.chart import NAMESPACE, install
 from tests.charts.hostile import HostileGateway, attempts
 from tests.charts.test_rights import kubeconfig

@@ -13,8 +13,8 @@ import pytest
 
 from benchmarks.operator import FOLDER
 from benchmarks.soak.results import print_line, record
+from pdx_api.kube.kinds import Kind
 from pdx_cluster.app.cluster import Cluster
-from pdx_operator.kube.resources import Kind
 from tests.charts.chart import NAMESPACE, install
 from tests.charts.test_rights import kubeconfig
 from tests.charts.test_tenant import tenant_of

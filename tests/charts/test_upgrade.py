@@ -13,9 +13,9 @@ import yaml
 
 from benchmarks.operator import FOLDER
 from benchmarks.soak.results import print_line, record
+from pdx_api.kube.kinds import DEPLOYMENT, PDDEPLOYMENT, POD
 from pdx_api.spec.parse import parse
 from pdx_cluster.app.cluster import Cluster
-from pdx_operator.kube.resources import DEPLOYMENT, PDDEPLOYMENT, POD
 from tests.charts.chart import CHART, NAMESPACE
 from tests.charts.clients import Clients
 from tests.charts.node import Node

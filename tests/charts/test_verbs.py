@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
+from pdx_api.kube.kinds import CHILD_KINDS, OPTIONAL_KINDS, PDDEPLOYMENT, POD
 from pdx_api.names import API_VERSION, KIND, LABEL_DEPLOYMENT, ConditionType, gateway_name
 from pdx_cluster.app.cluster import Cluster
 from pdx_operator.app.permissions import ACCESS, OWN_ACCESS
-from pdx_operator.kube.resources import CHILD_KINDS, OPTIONAL_KINDS, PDDEPLOYMENT, POD
 from tests.charts.chart import NAMESPACE, ROOT, install
 from tests.charts.recorder import verbs
 from tests.charts.test_rights import kubeconfig

@@ -11,8 +11,8 @@ import urllib.error
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
+from pdx_api.kube.kinds import DEPLOYMENT, KIND_OF, PDDEPLOYMENT, Kind
 from pdx_api.names import API_VERSION, KIND, LABEL_DEPLOYMENT, LABEL_REVISION, LABEL_ROLE
-from pdx_operator.kube.resources import DEPLOYMENT, KIND_OF, PDDEPLOYMENT, Kind
 from tests.cluster.runtime.harness import SPEC, Api
 
 Body = dict[str, Any]

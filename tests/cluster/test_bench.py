@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
+from pdx_api.kube.kinds import PDDEPLOYMENT, POD
 from pdx_cluster.app.cluster import Cluster
 from pdx_cluster.node import pods
 from pdx_cluster.node.images import Image
-from pdx_operator.kube.resources import PDDEPLOYMENT, POD
 from tests.cluster.runtime.harness import Api, Body, Operator, eventually, grant, install, revoke, uninstall
 
 SECONDS = 240.0

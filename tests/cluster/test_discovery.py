@@ -19,10 +19,11 @@ import pytest
 import yaml
 from kubernetes.aio import client, config
 
+from pdx_api.kube.client import Cluster as ApiServer
+from pdx_api.kube.client import ExpiredError
 from pdx_api.names import Order, Role
 from pdx_cluster.app.cluster import Cluster
-from pdx_proxy.discovery.pod_api import ExpiredError, PodApi
-from pdx_proxy.discovery.pod_watcher import PodDiscovery, PodWatcher
+from pdx_proxy.discovery.pod_watcher import PodDiscovery
 from pdx_proxy.endpoints.endpoint import Endpoint, State
 from pdx_sim import SimEngine
 from tests.component.harness import FAST, Shape, World, eventually, request_of
@@ -265,33 +266,30 @@ async def test_the_api_server_goes_away_and_comes_back(world: PodWorld) -> None:
     assert failures == []
 
 
-async def first_event(api: PodApi, version: str) -> str:
-    async with api.watch(version, 5) as events:
-        return (await anext(events))[0]
-
-
-async def test_what_happens_while_it_is_not_watched_is_caught_up(world: PodWorld) -> None:
+async def test_what_happens_while_it_is_not_watched_is_caught_up(
+    world: PodWorld, caplog: pytest.LogCaptureFixture
+) -> None:
     """A version that is too old (410) makes it list anew."""
     await world.start("decode-a-0")
     updates: list[list[str]] = []
-    messages: list[str] = []
 
     def publish(specs: Any) -> None:
         updates.append(sorted(spec.name for spec in specs))
 
-    async with PodApi.connect(world.namespace, f"pdx.dev/deployment={NAME}") as api:
-        with pytest.raises(ExpiredError, match="410"):
-            await first_event(api, "1")
-        follower = PodWatcher(api, publish, messages.append, lambda: 0.5)
-        follower._version, follower._listed_at = "1", time.monotonic()
-        task = asyncio.create_task(follower.run())
-        await eventually(lambda: updates)
-        await world.add("decode-a-1")
-        await world.show("decode-a-1")
-        await eventually(lambda: updates[-1] == ["decode-a-0", "decode-a-1"])
-        task.cancel()
+    api = await ApiServer.connect("pdx-test", 1, 1)
+    follower = PodDiscovery(world.namespace, NAME, lambda: 0.5).informer(api, publish)
+    follower._version, follower._listed = "1", time.monotonic()
+    with pytest.raises(ExpiredError):
+        await follower._watch()
+    task = asyncio.create_task(follower.run())
+    await eventually(lambda: updates)
+    await world.add("decode-a-1")
+    await world.show("decode-a-1")
+    await eventually(lambda: updates[-1] == ["decode-a-0", "decode-a-1"])
+    task.cancel()
+    await api.close()
     assert updates[0] == ["decode-a-0"]
-    assert messages == []
+    assert _logged(caplog) == []
 
 
 async def test_a_forbidden_watch_is_logged_once_and_tried_again(
@@ -315,7 +313,7 @@ async def test_a_forbidden_watch_is_logged_once_and_tried_again(
 
 
 def _logged(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [record.getMessage() for record in caplog.records if record.name == "pdx_proxy.discovery.pod_watcher"]
+    return [record.getMessage() for record in caplog.records if record.name == "pdx_api.kube.informer"]
 
 
 async def test_pods_of_others_are_none_of_its_business(world: PodWorld) -> None:

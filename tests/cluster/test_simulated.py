@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from pdx_api.kube.kinds import POD
 from pdx_api.names import ANNOTATION_ORDER, LABEL_ROLE
 from pdx_cluster.app import kwok
 from pdx_cluster.app.cluster import Cluster
-from pdx_operator.kube.resources import POD
 from tests.cluster.runtime.harness import Api, Body, Operator, Sampled, eventually, grant, install, kubelets
 from tests.small_node import CORES, operator_deployment
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 from urllib.parse import urlsplit
 
+from pdx_api.kube.client import ApiError
 from pdx_api.names import ADMIN_PORT, Role
 from pdx_api.vllm_metrics import EngineMetrics, read_metrics
 from pdx_cli.bench.analysis.counters import EngineTotals, GatewayTotals, read_gateway
@@ -15,7 +16,6 @@ from pdx_cli.sources.answers import STATE_PATH
 from pdx_cli.sources.client import AnswerError, Client
 from pdx_cli.sources.figures import WARM
 from pdx_cli.sources.kube import PodAnswerError
-from pdx_operator.kube.client import ApiError
 
 _SECONDS: Final = 5.0
 

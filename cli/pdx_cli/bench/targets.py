@@ -7,6 +7,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from pdx_api.kube.client import ApiError
+from pdx_api.kube.kinds import CHILD_KINDS, POD
 from pdx_api.names import ENGINE_CONTAINER, GATEWAY_SERVICE_PORT, LABEL_DEPLOYMENT, Mode, Role, gateway_name
 from pdx_api.spec.parse import InvalidDeploymentError, parse
 from pdx_api.spec.types import PDDeployment, Spec
@@ -18,8 +20,6 @@ from pdx_cli.inputs.target import InCluster, Local
 from pdx_cli.sources.access import ObjectAccess, access_to
 from pdx_cli.sources.answers import STATE_PATH
 from pdx_cli.sources.client import AnswerError, Client
-from pdx_operator.kube.client import ApiError
-from pdx_operator.kube.resources import CHILD_KINDS, POD
 
 _SERVICE: Final = next(kind for kind in CHILD_KINDS if kind.name == "Service")
 _CONNECT_SECONDS: Final = 3.0

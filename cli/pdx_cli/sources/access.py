@@ -7,6 +7,8 @@ from typing import Any, Final, TypeVar
 
 import aiohttp
 
+from pdx_api.kube.client import ApiError, MissingError
+from pdx_api.kube.kinds import PDDEPLOYMENT, POD, Kind
 from pdx_api.names import LABEL_DEPLOYMENT, LABEL_ROLE, ROLE_GATEWAY
 from pdx_cli.errors import CommandError
 from pdx_cli.inputs.target import InCluster
@@ -14,8 +16,6 @@ from pdx_cli.sources.client import reason
 from pdx_cli.sources.kube import ContextError, Kube
 from pdx_cli.sources.kubeconfig import ANOTHER
 from pdx_cli.sources.observation import Body
-from pdx_operator.kube.client import ApiError, MissingError
-from pdx_operator.kube.resources import PDDEPLOYMENT, POD, Kind
 
 NO_CRD: Final = "This cluster has no CRD for PDDeployments; install PDX, or choose another cluster with --context."
 

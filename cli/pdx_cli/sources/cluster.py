@@ -7,6 +7,8 @@ from datetime import datetime
 from typing import Final, Literal
 from urllib.parse import urlsplit
 
+from pdx_api.kube.client import ApiError, MissingError
+from pdx_api.kube.kinds import DEPLOYMENT, KIND_OF, POD, ROLE, Kind
 from pdx_api.names import ADMIN_PORT, LABEL_DEPLOYMENT, ROLE_GATEWAY, gateway_name
 from pdx_api.spec.parse import InvalidDeploymentError, parse
 from pdx_api.spec.types import PDDeployment
@@ -18,8 +20,6 @@ from pdx_cli.sources.objects import is_stalled, lists_pods, role_of, warnings_ab
 from pdx_cli.sources.observation import Body, Observation, Operator, Rights, SecretReference
 from pdx_cli.sources.pods import PodReader
 from pdx_cli.sources.sampling import NoAnswerError, loads_of, reading_of
-from pdx_operator.kube.client import ApiError, MissingError
-from pdx_operator.kube.resources import DEPLOYMENT, KIND_OF, POD, ROLE, Kind
 from pdx_operator.observed.workloads import observe_gateway, observe_pool, pod_view
 from pdx_operator.render.rbac import binding_names
 

@@ -13,10 +13,10 @@ import aiohttp
 from aiohttp import AddrInfoType
 from kubernetes.aio import client
 
+from pdx_api.kube.client import ApiError, Cluster, Json, Request, UnreadableAnswerError
+from pdx_api.kube.kinds import POD, Kind
 from pdx_cli.sources import kubeconfig as kubeconfigs
 from pdx_cli.sources.kubeconfig import ANOTHER
-from pdx_operator.kube.client import ApiError, Cluster, Json, Request, UnreadableAnswerError
-from pdx_operator.kube.resources import POD, Kind
 
 REQUESTS: Final = 8
 """Limit of concurrent requests."""

@@ -13,7 +13,7 @@ from typing import Any, Final
 import aiohttp
 import kopf
 
-from pdx_operator.kube.decoder import decode, lines_of
+from pdx_api.kube.decoder import decode, lines_of
 from pdx_operator.kube.object_shape import UnusableObjectError, fault_of, require_identity, stub
 
 _OBJECT_EVENTS: Final = ("ADDED", "MODIFIED", "DELETED")

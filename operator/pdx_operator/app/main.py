@@ -9,18 +9,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from kubernetes.aio.config import ConfigException
-
 from pdx_api import logs
 from pdx_api.defaults import GATEWAY_REPOSITORY
-from pdx_api.names import LogFormat
+from pdx_api.kube.client import Cluster
+from pdx_api.kube.credentials import CredentialsError
+from pdx_api.kube.kinds import KIND_OF
+from pdx_api.names import FIELD_MANAGER, LogFormat
 from pdx_api.version import pdx_version
 from pdx_operator.app.health import PortError, serving
 from pdx_operator.app.metrics import Metrics
 from pdx_operator.app.operator import Operator
 from pdx_operator.app.settings import Settings
-from pdx_operator.kube.client import Cluster
-from pdx_operator.kube.resources import KIND_OF
 from pdx_operator.render.rbac import RoleKind
 
 DEFAULT_GATEWAY_IMAGE: Final = f"{GATEWAY_REPOSITORY}:{pdx_version()}"
@@ -36,7 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     _configure_logs(settings)
     try:
         return asyncio.run(_serve(settings))
-    except ConfigException as error:
+    except CredentialsError as error:
         sys.stderr.write(f"pdx operator: no cluster is configured: {error}\n")
     except PortError as error:
         sys.stderr.write(f"pdx operator: {error}\n")
@@ -155,7 +154,8 @@ async def _serve(settings: Settings) -> int:
     asyncio.get_running_loop().set_exception_handler(handle_loop_error)
     namespaces: tuple[str | None, ...] = settings.namespaces or (None,)
     metrics = Metrics(time.time)
-    cluster = await Cluster.connect(settings.requests, len(namespaces) * len(KIND_OF), metrics.count_request)
+    watches = len(namespaces) * len(KIND_OF)
+    cluster = await Cluster.connect(FIELD_MANAGER, settings.requests, watches, metrics.count_request)
     operator = Operator(settings, cluster, metrics, namespaces)
     try:
         async with serving(settings.health_port, operator.is_alive, operator.is_ready, metrics):

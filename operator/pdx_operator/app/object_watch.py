@@ -11,12 +11,13 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, Final
 
+from pdx_api.kube.backoff import Backoff
+from pdx_api.kube.client import ApiError, Cluster
+from pdx_api.kube.kinds import PDDEPLOYMENT
 from pdx_operator.app.kopf_run import run_kopf
-from pdx_operator.kube.backoff import Backoff
 from pdx_operator.kube.cache import Cache
-from pdx_operator.kube.client import ApiError, Cluster
 from pdx_operator.kube.object_shape import UnusableObjectError, require_identity
-from pdx_operator.kube.resources import PDDEPLOYMENT, Key
+from pdx_operator.kube.resources import Key
 
 _SWEEP_SECONDS: Final = 300.0
 """Between two lists of all PDDeployments."""

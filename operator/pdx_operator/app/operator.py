@@ -10,6 +10,10 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Final
 
+from pdx_api.kube.client import Cluster
+from pdx_api.kube.informer import Informer
+from pdx_api.kube.kinds import CHILD_KINDS, OPTIONAL_KINDS
+from pdx_api.names import LABEL_DEPLOYMENT
 from pdx_operator.app import signals
 from pdx_operator.app.metrics import Metrics
 from pdx_operator.app.object_summary import ObjectSummaries
@@ -23,17 +27,16 @@ from pdx_operator.controller.manager import Manager
 from pdx_operator.controller.reconciler import Context, Reconciler
 from pdx_operator.controller.transfer_poller import TransferPoller
 from pdx_operator.kube.cache import Cache
-from pdx_operator.kube.client import Cluster
+from pdx_operator.kube.children import Children
 from pdx_operator.kube.crd import missing_fields
 from pdx_operator.kube.event_recorder import EventRecorder
-from pdx_operator.kube.informer import Informer
 from pdx_operator.kube.leadership import Leadership, LeaseLock
-from pdx_operator.kube.resources import CHILD_KINDS, OPTIONAL_KINDS, Key
+from pdx_operator.kube.resources import Key
 
 _POD_LISTS: Final = 4
 """Concurrent lists of pods."""
 _SILENT_SECONDS: Final = 900.0
-"""A watch without an event or an answer for so long is dead: the API server sends a bookmark every minute."""
+"""An informer without an event or an answer for so long hangs: each of its watches ends after two minutes."""
 _STATE_SECONDS: Final = 0.1
 
 log = logging.getLogger(__name__)
@@ -56,9 +59,10 @@ class Operator:
             namespace: [
                 Informer(
                     cluster,
-                    self._cache,
+                    Children(self._cache, kind, namespace),
                     kind,
                     namespace,
+                    LABEL_DEPLOYMENT,
                     random.random,
                     time.monotonic,
                     optional=kind in OPTIONAL_KINDS,

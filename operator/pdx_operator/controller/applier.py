@@ -5,10 +5,11 @@ from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from pdx_api.kube.client import ApiError, Cluster, ConflictError, FaultError, MissingError, RefusedError
+from pdx_api.kube.kinds import DEPLOYMENT, KIND_OF
 from pdx_api.names import FIELD_MANAGER
 from pdx_operator.kube.cache import Cache
-from pdx_operator.kube.client import ApiError, Cluster, ConflictError, FaultError, MissingError, RefusedError
-from pdx_operator.kube.resources import DEPLOYMENT, KIND_OF, ChildKey, Key
+from pdx_operator.kube.resources import ChildKey, Key
 from pdx_operator.observed.workloads import observe_gateway
 from pdx_operator.plan.drift import differs
 from pdx_operator.plan.operations import Apply, Delete, Problem

@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Final
 
+from pdx_api.kube.client import Cluster, MissingError, RefusedError
+from pdx_api.kube.kinds import LEASE
 from pdx_api.names import ANNOTATION_OPERATOR
-from pdx_operator.kube.client import Cluster, MissingError, RefusedError
-from pdx_operator.kube.resources import LEASE, Body, Key
+from pdx_operator.kube.resources import Body, Key
 from pdx_operator.plan.claim import Claim, Claimed, claim_on
 from pdx_operator.status.notice import notice_in
 

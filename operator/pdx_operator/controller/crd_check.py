@@ -5,7 +5,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from pdx_operator.kube.client import ApiError
+from pdx_api.kube.client import ApiError
 
 _CONFIRM_SECONDS: Final = 5.0
 """Before a CRD counts as too old: the API server publishes a new schema some seconds after it serves it."""

@@ -7,10 +7,11 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
+from pdx_api.kube.client import ApiError, Cluster, UnavailableError
+from pdx_api.kube.kinds import POD
 from pdx_api.names import LABEL_DEPLOYMENT
 from pdx_operator.controller.intervals import Intervals
-from pdx_operator.kube.client import ApiError, Cluster, UnavailableError
-from pdx_operator.kube.resources import POD, Key
+from pdx_operator.kube.resources import Key
 from pdx_operator.observed.workloads import ObservedPool, ObservedService, PodInspection, PodView, pod_view
 from pdx_operator.plan.reconcile_plan import Plan
 from pdx_operator.status.diagnosis import ENDED, ContainerLog, logs_to_read

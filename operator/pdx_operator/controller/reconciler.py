@@ -8,6 +8,9 @@ from datetime import datetime
 from itertools import groupby
 from typing import Any, Final
 
+from pdx_api.kube.backoff import Backoff
+from pdx_api.kube.client import ApiError, Cluster, ConflictError, MissingError, UnavailableError
+from pdx_api.kube.kinds import PDDEPLOYMENT
 from pdx_api.names import Mode
 from pdx_api.spec.types import PDDeployment
 from pdx_operator.controller.applier import Applier, ApplyResult
@@ -21,11 +24,9 @@ from pdx_operator.controller.pod_inspector import PodInspector
 from pdx_operator.controller.status_writer import StatusWriter
 from pdx_operator.controller.transfer_poller import TransferPoller
 from pdx_operator.controller.write_backoff import FilteredPlan, WriteBackoff
-from pdx_operator.kube.backoff import Backoff
 from pdx_operator.kube.cache import Cache
-from pdx_operator.kube.client import ApiError, Cluster, ConflictError, MissingError, UnavailableError
 from pdx_operator.kube.event_recorder import EventRecorder
-from pdx_operator.kube.resources import PDDEPLOYMENT, ChildKey, Event, Key, Snapshot, is_terminating
+from pdx_operator.kube.resources import ChildKey, Event, Key, Snapshot, is_terminating
 from pdx_operator.plan.claim import Claim, claim_on
 from pdx_operator.plan.proof import unproven
 from pdx_operator.plan.reconcile_plan import Plan, plan

@@ -3,11 +3,11 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from pdx_api.kube.client import Cluster
 from pdx_api.names import CONDITION_MANAGED
 from pdx_api.spec.status import declared
 from pdx_operator.controller.intervals import Intervals
 from pdx_operator.kube.cache import Cache
-from pdx_operator.kube.client import Cluster
 from pdx_operator.kube.resources import Key, Snapshot
 
 Status = Mapping[str, Any]

@@ -16,11 +16,12 @@ from typing import Any, Final
 
 import aiohttp
 
+from pdx_api.kube.backoff import Backoff
+from pdx_api.kube.client import ApiError, Cluster
+from pdx_api.kube.kinds import POD, REPLICA_SET
 from pdx_api.names import ADMIN_PORT, LABEL_DEPLOYMENT, LABEL_ROLE, ROLE_GATEWAY, gateway_name
 from pdx_api.verification import LONGEST_WAIT, RESULT_PATH, Finding, combined
-from pdx_operator.kube.backoff import Backoff
-from pdx_operator.kube.client import ApiError, Cluster
-from pdx_operator.kube.resources import POD, REPLICA_SET, Key, controller_of
+from pdx_operator.kube.resources import Key, controller_of
 from pdx_operator.observed.transfer_report import TransferReport
 from pdx_operator.observed.workloads import ObservedGateway
 

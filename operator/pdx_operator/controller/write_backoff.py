@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from pdx_api.kube.backoff import Backoff
 from pdx_operator.controller.applier import ApplyResult, Drift
 from pdx_operator.controller.intervals import Intervals
-from pdx_operator.kube.backoff import Backoff
 from pdx_operator.kube.resources import ChildKey
 from pdx_operator.plan.operations import Apply, Delete, Problem, RevertedChange
 from pdx_operator.plan.reconcile_plan import Plan

@@ -12,18 +12,10 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final, Self
 
+from pdx_api.kube.kinds import DEPLOYMENT, Kind
 from pdx_api.names import KIND, LABEL_DEPLOYMENT
 from pdx_operator.kube.object_shape import fault_of, require_identity, stub, wrong_metadata
-from pdx_operator.kube.resources import (
-    DEPLOYMENT,
-    OBJECT_BYTES,
-    Body,
-    ChildKey,
-    Key,
-    Kind,
-    Snapshot,
-    controller_of,
-)
+from pdx_operator.kube.resources import OBJECT_BYTES, Body, ChildKey, Key, Snapshot, controller_of
 
 _UNREAD: Final = ("managedFields", "selfLink")
 _LAST_APPLIED: Final = "kubectl.kubernetes.io/last-applied-configuration"

@@ -6,9 +6,9 @@ The API server publishes the schema to every authenticated client, also to an op
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+from pdx_api.kube.client import Cluster
 from pdx_api.names import API_VERSION, KIND, ConditionType
 from pdx_api.spec.schema import object_schema
-from pdx_operator.kube.client import Cluster
 
 _PATH: Final = f"/openapi/v3/apis/{API_VERSION}"
 _TYPES: Final = ".status.conditions[].type"

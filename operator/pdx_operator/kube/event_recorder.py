@@ -7,9 +7,10 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Any, Final
 
+from pdx_api.kube.client import ApiError, Cluster, UnavailableError
+from pdx_api.kube.kinds import EVENT
 from pdx_api.names import API_VERSION, FIELD_MANAGER, GROUP, KIND
-from pdx_operator.kube.client import ApiError, Cluster, UnavailableError
-from pdx_operator.kube.resources import EVENT, Event, Key
+from pdx_operator.kube.resources import Event, Key
 
 log = logging.getLogger(__name__)
 

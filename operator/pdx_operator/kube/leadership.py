@@ -16,8 +16,8 @@ from kubernetes.aio.leaderelection.leaderelection import LeaderElection
 from kubernetes.aio.leaderelection.leaderelectionrecord import LeaderElectionRecord
 from kubernetes.aio.leaderelection.resourcelock.baselock import BaseLock
 
-from pdx_operator.kube.client import ApiError, Cluster, Json, MissingError
-from pdx_operator.kube.resources import LEASE
+from pdx_api.kube.client import ApiError, Cluster, Json, MissingError
+from pdx_api.kube.kinds import LEASE
 
 _CANDIDATE_SECONDS: Final = 2.0
 """Between two reads of a candidate. The holder renews every third of the Lease's duration."""

@@ -9,8 +9,9 @@ from datetime import datetime
 from types import MappingProxyType
 from typing import Final
 
+from pdx_api.kube.kinds import DEPLOYMENT
 from pdx_api.names import LABEL_REVISION, LABEL_ROLE, LABEL_SERVICE, Role
-from pdx_operator.kube.resources import DEPLOYMENT, Body, ChildKey
+from pdx_operator.kube.resources import Body, ChildKey
 
 CUT: Final = 1024
 """Characters kept of a message."""

@@ -2,8 +2,9 @@
 
 from dataclasses import dataclass
 
+from pdx_api.kube.kinds import KIND_OF, Kind
 from pdx_api.names import ANNOTATION_APPLIED
-from pdx_operator.kube.resources import KIND_OF, ChildKey, Kind
+from pdx_operator.kube.resources import ChildKey
 from pdx_operator.render.objects import Manifest
 
 

@@ -8,6 +8,7 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from pdx_api.kube.kinds import DEPLOYMENT
 from pdx_api.names import (
     ANNOTATION_INPUTS,
     LABEL_REVISION,
@@ -21,7 +22,7 @@ from pdx_api.names import (
 from pdx_api.render.engines import wiring_number
 from pdx_api.spec.parse import InvalidDeploymentError, parse
 from pdx_api.spec.types import PDDeployment, Spec
-from pdx_operator.kube.resources import DEPLOYMENT, UNUSABLE, Body, ChildKey, Snapshot, is_terminating
+from pdx_operator.kube.resources import UNUSABLE, Body, ChildKey, Snapshot, is_terminating
 from pdx_operator.observed.workloads import ObservedPool, Workloads, observe
 from pdx_operator.plan.drift import differs
 from pdx_operator.plan.operations import Apply, Delete

@@ -8,6 +8,7 @@ rollout moves to it in pairs. So engines with different wiring numbers never pai
 
 from collections.abc import Iterator, Mapping
 
+from pdx_api.kube.kinds import DEPLOYMENT
 from pdx_api.names import (
     ANNOTATION_INPUTS,
     ANNOTATION_WIRING,
@@ -20,7 +21,7 @@ from pdx_api.names import (
 )
 from pdx_api.render.engines import engine_inputs, pairing_revision, service_inputs, side_services
 from pdx_api.spec.types import Spec
-from pdx_operator.kube.resources import DEPLOYMENT, Body, ChildKey
+from pdx_operator.kube.resources import Body, ChildKey
 from pdx_operator.render.objects import annotations_of, digest
 
 _Bodies = Mapping[ChildKey, Body]

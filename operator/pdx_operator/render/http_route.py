@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator
 
+from pdx_api.kube.kinds import HTTP_ROUTE
 from pdx_api.names import gateway_name
 from pdx_api.spec.types import Spec
-from pdx_operator.kube.resources import HTTP_ROUTE
 from pdx_operator.render.gateway import service_port
 from pdx_operator.render.objects import Manifest, Owner, gateway_labels, metadata
 

@@ -4,8 +4,9 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Final
 
+from pdx_api.kube.kinds import HTTP_ROUTE
 from pdx_api.names import Role
-from pdx_operator.kube.resources import HTTP_ROUTE, ChildKey
+from pdx_operator.kube.resources import ChildKey
 from pdx_operator.observed.workloads import PodInspection
 from pdx_operator.plan.operations import Problem, RevertedChange
 from pdx_operator.plan.reconcile_plan import Plan

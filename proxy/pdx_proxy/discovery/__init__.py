@@ -1,4 +1,4 @@
 """Discovery: which engines exist, as a list of `EndpointSpec`s that is sent again after every change.
 
-`pods` reads a pod (pure), `pod_api` lists and watches pods, `pod_watcher` keeps the list. Imports config only.
+`pods` reads pods (pure), `pod_watcher` has an informer of `pdx_api.kube` watch them. Imports config only.
 """

@@ -77,35 +77,45 @@ def read_pod(pod: Pod) -> EndpointSpec | UnusablePod:
 
 
 class Pods:
-    """The engine pods in the state that the API server reported last. `log` receives each unusable pod once."""
+    """The engine pods in the state that the API server reported last; a store of an informer.
 
-    def __init__(self, log: Callable[[str], None]) -> None:
+    `log` receives each unusable pod once, `sink` all endpoints after each change.
+    """
+
+    def __init__(self, log: Callable[[str], None], sink: Callable[[Iterable[EndpointSpec]], None]) -> None:
         self._log = log
+        self._sink = sink
         self._found: dict[str, EndpointSpec | UnusablePod] = {}
+        self._listed: dict[str, EndpointSpec | UnusablePod] | None = None
+        """The pods of a list that has begun."""
 
-    @property
-    def endpoints(self) -> list[EndpointSpec]:
-        """The endpoints among the pods."""
-        return [found for found in self._found.values() if isinstance(found, EndpointSpec)]
-
-    def replace(self, pods: Iterable[Pod]) -> None:
-        """Replace all pods."""
-        before, self._found = self._found, {}
-        for pod in pods:
-            self._put(pod, before.get(_name(pod)))
+    def begin(self) -> None:
+        """See `Store`."""
+        self._listed = {}
 
     def put(self, pod: Pod) -> None:
-        """Add or update a pod."""
-        self._put(pod, self._found.get(_name(pod)))
+        """See `Store`."""
+        name, found = _name(pod), read_pod(pod)
+        if isinstance(found, UnusablePod) and not found.expected and found != self._found.get(name):
+            self._log(f"pod {name} {found.reason}; it is not used")
+        if self._listed is not None:
+            self._listed[name] = found
+        else:
+            self._found[name] = found
+            self._send()
 
-    def remove(self, pod: Pod) -> None:
-        """Remove a pod; it may be absent."""
+    def end(self) -> None:
+        """See `Store`."""
+        self._found, self._listed = self._listed or {}, None
+        self._send()
+
+    def delete(self, pod: Pod) -> None:
+        """See `Store`."""
         self._found.pop(_name(pod), None)
+        self._send()
 
-    def _put(self, pod: Pod, before: EndpointSpec | UnusablePod | None) -> None:
-        found = self._found[_name(pod)] = read_pod(pod)
-        if isinstance(found, UnusablePod) and not found.expected and found != before:
-            self._log(f"pod {_name(pod)} {found.reason}; it is not used")
+    def _send(self) -> None:
+        self._sink([found for found in self._found.values() if isinstance(found, EndpointSpec)])
 
 
 def _name(pod: Pod) -> str:

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from pdx_api.kube.kinds import HTTP_ROUTE
 from pdx_cluster.app.cluster import Cluster
 from pdx_cluster.errors import ClusterError, MissingError
 from pdx_cluster.programs.gateway_api import gateway_api_crds
-from pdx_operator.kube.resources import HTTP_ROUTE
 from tests.cluster.runtime.harness import Api, eventually
 
 KINDS = ("gateways", "httproutes")

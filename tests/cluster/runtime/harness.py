@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import Any, Self
 from urllib.parse import urlencode
 
+from pdx_api.kube.decoder import decode
+from pdx_api.kube.kinds import CHILD_KINDS, PDDEPLOYMENT, POD, Kind
 from pdx_api.names import API_VERSION, GATEWAY_ROLE, KIND, LABEL_DEPLOYMENT
 from pdx_cluster.app.cluster import Cluster
 from pdx_operator.app.permissions import ACCESS, OWN_ACCESS
-from pdx_operator.kube.decoder import decode
-from pdx_operator.kube.resources import CHILD_KINDS, PDDEPLOYMENT, POD, Kind
 from tests.ports import free_port
 
 Body = dict[str, Any]

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from pdx_api.kube.kinds import DEPLOYMENT, KIND_OF, POD, ROLE, Kind
 from pdx_api.names import ENGINE_CONTAINER, GATEWAY_ROLE, LABEL_ROLE
 from pdx_cli.checks.catalogue import CHECKS
 from pdx_cli.checks.findings import Finding, examine
@@ -22,7 +23,6 @@ from pdx_cli.commands.doctor import inspect
 from pdx_cli.inputs.target import InCluster
 from pdx_cli.sources.observation import Observation
 from pdx_cluster.app.cluster import Cluster
-from pdx_operator.kube.resources import DEPLOYMENT, KIND_OF, POD, ROLE, Kind
 from tests.cluster.runtime.harness import SPEC, Api, Body, Operator, eventually, kubelets
 from tests.documents import BLOCKS
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from pdx_api.kube.kinds import DEPLOYMENT, KIND_OF, PDDEPLOYMENT, POD
 from pdx_api.names import API_VERSION, FIELD_MANAGER, KIND, LABEL_DEPLOYMENT
 from pdx_cluster.app.cluster import Cluster
-from pdx_operator.kube.resources import DEPLOYMENT, KIND_OF, PDDEPLOYMENT, POD
 from tests.cluster.runtime.conftest import StartOperator
 from tests.cluster.runtime.harness import (
     CHILDREN,

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from pdx_api.kube.kinds import DEPLOYMENT, HTTP_ROUTE
 from pdx_cluster.app.cluster import Cluster
-from pdx_operator.kube.resources import DEPLOYMENT, HTTP_ROUTE
 from tests.cluster.runtime.conftest import StartOperator
 from tests.cluster.runtime.gateway_api import ROUTE, gateway_api
 from tests.cluster.runtime.harness import SPEC, Api, Operator, at_rest, eventually, kubelets

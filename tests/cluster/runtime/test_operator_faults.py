@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from pdx_api.kube.kinds import KIND_OF, PDDEPLOYMENT, POD, Kind
 from pdx_cluster.app.cluster import Cluster
-from pdx_operator.kube.resources import KIND_OF, PDDEPLOYMENT, POD, Kind
 from tests.cluster.runtime.conftest import StartOperator
 from tests.cluster.runtime.harness import CHILDREN, GRACE, Api, Operator, essence, eventually, kubelets
 

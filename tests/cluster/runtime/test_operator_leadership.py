@@ -10,8 +10,8 @@ import pytest
 
 from benchmarks.operator import FOLDER
 from benchmarks.soak.results import print_line, record
+from pdx_api.kube.kinds import LEASE, PDDEPLOYMENT
 from pdx_cluster.app.cluster import Cluster
-from pdx_operator.kube.resources import LEASE, PDDEPLOYMENT
 from tests.cluster.runtime.audit import Audit, terms
 from tests.cluster.runtime.conftest import StartOperator
 from tests.cluster.runtime.harness import CHILDREN, SYSTEM, Api, Operator, at_rest, essence, eventually, kubelets

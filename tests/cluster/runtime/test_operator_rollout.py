@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from pdx_api.kube.kinds import DEPLOYMENT, KIND_OF, POD
 from pdx_api.names import ANNOTATION_APPLIED, ANNOTATION_TEMPLATE, FIELD_MANAGER, LABEL_REVISION, LABEL_ROLE
-from pdx_operator.kube.resources import DEPLOYMENT, KIND_OF, POD
 from tests.cluster.runtime.harness import Api, Operator, Sampled, eventually, kubelets
 
 pytestmark = pytest.mark.timeout(300)

@@ -11,9 +11,9 @@ import pytest
 
 from benchmarks.operator import FOLDER
 from benchmarks.soak.results import print_line, record
+from pdx_api.kube.kinds import KIND_OF, PDDEPLOYMENT
 from pdx_api.names import API_VERSION, KIND
 from pdx_cluster.app.cluster import Cluster
-from pdx_operator.kube.resources import KIND_OF, PDDEPLOYMENT
 from tests.cluster.runtime.audit import Audit
 from tests.cluster.runtime.conftest import StartOperator
 from tests.cluster.runtime.harness import SPEC, SYSTEM, Api, Operator, eventually, kubelets

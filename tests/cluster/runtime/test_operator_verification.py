@@ -9,9 +9,9 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
+from pdx_api.kube.kinds import DEPLOYMENT, PDDEPLOYMENT
 from pdx_api.names import ADMIN_PORT
 from pdx_api.verification import RESULT_PATH, Broken, Cause, Finding, Verdict
-from pdx_operator.kube.resources import DEPLOYMENT, PDDEPLOYMENT
 from tests.cluster.runtime.harness import Api, Operator, at_rest, eventually, kubelets
 
 pytestmark = pytest.mark.timeout(300)

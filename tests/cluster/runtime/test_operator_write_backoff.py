@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from pdx_api.kube.kinds import DEPLOYMENT, KIND_OF
 from pdx_cluster.app.cluster import Cluster
-from pdx_operator.kube.resources import DEPLOYMENT, KIND_OF
 from tests.cluster.runtime.harness import Api, Operator, at_rest, eventually, kubelets
 
 pytestmark = pytest.mark.timeout(300)

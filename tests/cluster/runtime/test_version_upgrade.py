@@ -17,9 +17,9 @@ from typing import Any, cast
 
 import pytest
 
+from pdx_api.kube.kinds import POD
 from pdx_api.names import ADMIN_PORT, ENGINE_CONTAINER, LABEL_ROLE, Order, Role
 from pdx_cluster.app.cluster import Cluster
-from pdx_operator.kube.resources import POD
 from pdx_proxy.config.settings import Address, Verification
 from pdx_proxy.discovery.pod_watcher import PodDiscovery
 from pdx_sim import SimEngine

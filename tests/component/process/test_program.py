@@ -10,7 +10,7 @@ import pytest
 from tests.ports import free_port
 
 CASES = [
-    ({}, "no service account and no usable KUBECONFIG: Service host/port is not set"),
+    ({}, "no service account and no usable kubeconfig: Service host/port is not set"),
     ({"KUBECONFIG": "/nowhere/kubeconfig"}, "KUBECONFIG is /nowhere/kubeconfig, which is not a file"),
 ]
 
@@ -28,7 +28,7 @@ def test_it_ends_with_one_line_without_a_cluster(env: dict[str, str], reason: st
         text=True,
         timeout=50,
         cwd=tmp_path,
-        env={**clean, **env},
+        env={**clean, "HOME": str(tmp_path), **env},
         check=False,
     )
     assert ended.returncode == 1

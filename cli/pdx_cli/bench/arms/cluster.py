@@ -12,6 +12,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
+from pdx_api.kube.client import ApiError, MissingError
+from pdx_api.kube.kinds import PDDEPLOYMENT, POD, Kind
 from pdx_api.names import GROUP, ConditionType
 from pdx_api.spec.types import Spec
 from pdx_cli.bench.analysis.arms import Arm
@@ -20,8 +22,6 @@ from pdx_cli.bench.arms.layouts import arm_name, object_of
 from pdx_cli.bench.targets import Target, of_object
 from pdx_cli.errors import CommandError
 from pdx_cli.sources.access import ObjectAccess
-from pdx_operator.kube.client import ApiError, MissingError
-from pdx_operator.kube.resources import PDDEPLOYMENT, POD, Kind
 
 LABEL: Final = f"{GROUP}/bench"
 """Label of an arm's object: the name of the user's object."""

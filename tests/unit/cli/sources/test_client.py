@@ -8,10 +8,10 @@ import pytest
 from multidict import CIMultiDict, CIMultiDictProxy
 from yarl import URL
 
+from pdx_api.kube.client import ApiError, UnavailableError
 from pdx_cli.errors import ExitCode
 from pdx_cli.sources.access import unreadable
 from pdx_cli.sources.client import AnswerError, reason, unreadable_gateway
-from pdx_operator.kube.client import ApiError, UnavailableError
 
 INFO = aiohttp.RequestInfo(URL("http://h:1"), "GET", CIMultiDictProxy(CIMultiDict()), URL("http://h:1"))
 REASONS = [

@@ -6,14 +6,15 @@ from typing import Any, cast
 
 import pytest
 
+from pdx_api.kube.client import Cluster, RefusedError
+from pdx_api.kube.kinds import Kind
 from pdx_operator.app import object_watch
 from pdx_operator.app.metrics import Metrics
 from pdx_operator.app.object_watch import ObjectWatch
 from pdx_operator.app.operator import Operator
 from pdx_operator.app.settings import Settings
 from pdx_operator.kube.cache import Cache
-from pdx_operator.kube.client import Cluster, RefusedError
-from pdx_operator.kube.resources import Key, Kind
+from pdx_operator.kube.resources import Key
 
 
 class _Cluster:

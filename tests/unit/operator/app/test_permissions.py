@@ -1,7 +1,7 @@
 """The operator's permissions."""
 
+from pdx_api.kube.kinds import CHILD_KINDS
 from pdx_operator.app.permissions import ACCESS
-from pdx_operator.kube.resources import CHILD_KINDS
 
 
 def test_every_child_may_be_written() -> None:

@@ -2,9 +2,9 @@
 
 from typing import Any
 
+from pdx_api.kube.client import ConflictError, MissingError
 from pdx_operator.controller.applier import Applier
 from pdx_operator.kube.cache import Cache
-from pdx_operator.kube.client import ConflictError, MissingError
 from pdx_operator.kube.resources import ChildKey, Key
 from pdx_operator.plan.operations import Apply, Problem
 from pdx_operator.plan.reconcile_plan import Plan

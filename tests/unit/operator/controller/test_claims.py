@@ -6,9 +6,10 @@ from typing import Any, cast
 
 import pytest
 
+from pdx_api.kube.client import Cluster, MissingError, RefusedError, UnavailableError
+from pdx_api.kube.kinds import Kind
 from pdx_operator.controller.claims import Claims
-from pdx_operator.kube.client import Cluster, MissingError, RefusedError, UnavailableError
-from pdx_operator.kube.resources import Key, Kind
+from pdx_operator.kube.resources import Key
 from pdx_operator.plan.claim import Claim, Claimed, claim_on
 from pdx_operator.status.notice import notice_in, with_notice, without_notice
 

@@ -10,6 +10,8 @@ from typing import Any, cast
 
 import pytest
 
+from pdx_api.kube.client import Cluster, ConflictError
+from pdx_api.kube.kinds import Kind
 from pdx_api.names import API_VERSION, KIND
 from pdx_operator.controller.claims import Claims
 from pdx_operator.controller.crd_check import CRDCheck
@@ -19,9 +21,8 @@ from pdx_operator.controller.intervals import Intervals
 from pdx_operator.controller.reconciler import Context, Reconciler
 from pdx_operator.controller.transfer_poller import TransferPoller
 from pdx_operator.kube.cache import Cache
-from pdx_operator.kube.client import Cluster, ConflictError
 from pdx_operator.kube.event_recorder import EventRecorder
-from pdx_operator.kube.resources import Key, Kind
+from pdx_operator.kube.resources import Key
 from pdx_operator.render.gateway import Installation
 from pdx_operator.render.rbac import RoleKind
 from tests.component.harness import eventually

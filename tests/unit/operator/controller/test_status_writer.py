@@ -3,10 +3,10 @@
 from types import SimpleNamespace
 from typing import Any, cast
 
+from pdx_api.kube.client import Cluster
 from pdx_operator.controller.intervals import Intervals
 from pdx_operator.controller.status_writer import StatusWriter
 from pdx_operator.kube.cache import Cache
-from pdx_operator.kube.client import Cluster
 from pdx_operator.kube.resources import Key, Snapshot
 
 

@@ -11,10 +11,10 @@ from typing import Any, cast
 import pytest
 from aiohttp import web
 
+from pdx_api.kube.client import Cluster, UnavailableError
 from pdx_api.verification import RESULT_PATH, Broken, Cause, Finding, Verdict, combined
 from pdx_operator.controller import transfer_poller
 from pdx_operator.controller.transfer_poller import TransferPoller, admin_url
-from pdx_operator.kube.client import Cluster, UnavailableError
 from pdx_operator.kube.resources import Key
 from pdx_operator.observed.transfer_report import TransferReport
 from pdx_operator.observed.workloads import ObservedGateway

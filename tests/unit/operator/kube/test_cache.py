@@ -5,9 +5,10 @@ from typing import Any
 
 import pytest
 
+from pdx_api.kube.kinds import KIND_OF
 from pdx_api.names import API_VERSION, KIND, LABEL_DEPLOYMENT
 from pdx_operator.kube.cache import Cache, Record, trimmed
-from pdx_operator.kube.resources import KIND_OF, ChildKey, Key
+from pdx_operator.kube.resources import ChildKey, Key
 from pdx_operator.plan.reconcile_plan import plan
 from pdx_operator.render.gateway import Installation
 

@@ -5,10 +5,10 @@ from typing import Any, cast
 
 import pytest
 
+from pdx_api.kube.client import Cluster, RefusedError
 from pdx_api.spec.schema import object_schema
 from pdx_operator.controller import crd_check
 from pdx_operator.controller.crd_check import CRDCheck
-from pdx_operator.kube.client import Cluster, RefusedError
 from pdx_operator.kube.crd import gaps, missing_fields
 
 OURS = object_schema()

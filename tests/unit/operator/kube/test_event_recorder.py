@@ -5,9 +5,10 @@ from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any, cast
 
-from pdx_operator.kube.client import Cluster, RefusedError
+from pdx_api.kube.client import Cluster, RefusedError
+from pdx_api.kube.kinds import Kind
 from pdx_operator.kube.event_recorder import EventRecorder
-from pdx_operator.kube.resources import Event, Key, Kind
+from pdx_operator.kube.resources import Event, Key
 
 
 async def test_events_are_written_and_rejected_ones_dropped() -> None:

@@ -6,9 +6,9 @@ from typing import Any, cast
 
 import pytest
 
-from pdx_operator.kube.client import Cluster, ConflictError, MissingError, UnavailableError
+from pdx_api.kube.client import Cluster, ConflictError, MissingError, UnavailableError
+from pdx_api.kube.kinds import Kind
 from pdx_operator.kube.leadership import Leadership, LeaseLock, LeaseLostError
-from pdx_operator.kube.resources import Kind
 
 
 class _Leases:

@@ -5,12 +5,13 @@ from typing import Any
 
 import pytest
 
+from pdx_api.kube.kinds import KIND_OF
 from pdx_api.names import API_VERSION, KIND
 from pdx_operator.app.kopf_session import usable_event
 from pdx_operator.app.object_summary import ObjectSummary
 from pdx_operator.kube.cache import Cache, Record
 from pdx_operator.kube.object_shape import LEVELS, UnusableObjectError, is_deeper
-from pdx_operator.kube.resources import KIND_OF, Key
+from pdx_operator.kube.resources import Key
 from pdx_operator.plan.reconcile_plan import plan
 from pdx_operator.render.gateway import Installation
 

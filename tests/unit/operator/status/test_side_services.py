@@ -9,13 +9,14 @@ from typing import Any, cast
 
 import pytest
 
+from pdx_api.kube.client import Cluster
+from pdx_api.kube.kinds import Kind
 from pdx_api.names import API_VERSION, KIND
 from pdx_operator.controller.intervals import Intervals
 from pdx_operator.controller.pod_inspector import PodInspector
 from pdx_operator.controller.status_writer import Status, StatusWriter
 from pdx_operator.kube.cache import Cache
-from pdx_operator.kube.client import Cluster
-from pdx_operator.kube.resources import ChildKey, Key, Kind, Snapshot
+from pdx_operator.kube.resources import ChildKey, Key, Snapshot
 from pdx_operator.observed.transfer_report import TransferReport
 from pdx_operator.plan.reconcile_plan import Plan, plan
 from pdx_operator.render.gateway import Installation

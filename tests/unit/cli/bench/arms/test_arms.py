@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from pdx_api.kube.client import MissingError
+from pdx_api.kube.kinds import PDDEPLOYMENT
 from pdx_api.names import ConditionType, Role
 from pdx_api.spec.parse import parse
 from pdx_api.spec.status import Condition, RoleStatus, Status
@@ -29,8 +31,6 @@ from pdx_cli.bench.targets import Target, arm_of, deployment_of
 from pdx_cli.errors import CommandError, InputError
 from pdx_cli.local.engines import EngineKind
 from pdx_cli.runs.run_record import SCRATCH, RunDirectory
-from pdx_operator.kube.client import MissingError
-from pdx_operator.kube.resources import PDDEPLOYMENT
 
 GPU = {"resources": {"limits": {"nvidia.com/gpu": 1}}}
 

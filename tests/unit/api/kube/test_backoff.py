@@ -1,6 +1,6 @@
 """Exponential backoff."""
 
-from pdx_operator.kube.backoff import Backoff
+from pdx_api.kube.backoff import Backoff
 
 
 def test_delays_double_up_to_a_limit() -> None:

@@ -1,4 +1,4 @@
-"""The few requests that the operator sends to the API server, and an exception for each error that it handles.
+"""The few requests that PDX sends to the API server, and an exception for each error that it handles.
 
 Bodies are plain mappings: the client's typed models cost more than the requests they describe.
 """
@@ -10,23 +10,24 @@ import ssl
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 from urllib.parse import urlencode
 
 import aiohttp
-from kubernetes.aio import client, config
 
+from pdx_api.kube.credentials import credentials
+from pdx_api.kube.decoder import decode, lines_of
+from pdx_api.kube.kinds import PDDEPLOYMENT, POD, Kind
 from pdx_api.names import FIELD_MANAGER
-from pdx_operator.kube.decoder import decode, lines_of
-from pdx_operator.kube.resources import PDDEPLOYMENT, POD, Kind
+
+if TYPE_CHECKING:
+    from kubernetes.aio.client import ApiClient
 
 Json = dict[str, Any]
 """A body that is sent or received."""
 
 ANSWER_SECONDS: Final = 30.0
 """Deadline of one answer from the API server."""
-WATCH_SECONDS: Final = 300
-"""Seconds after which the API server ends a watch. It may send nothing until then."""
 _KEEPALIVE: Final = ((socket.TCP_KEEPIDLE, 10), (socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEPCNT, 3))
 """TCP keep-alive: a watch whose peer has vanished fails after 25 s."""
 _METADATA_LIST: Final = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
@@ -81,7 +82,7 @@ class ExpiredError(ApiError):
 
 
 class RefusedError(ApiError):
-    """The object is invalid, or the operator lacks the permission (400, 403, 422, and 500 for a wrong field)."""
+    """The object is invalid, or the program lacks the permission (400, 403, 422, and 500 for a wrong field)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +100,7 @@ class Request:
 class Cluster:
     """Requests to one API server, bounded in number. Each one has a deadline."""
 
-    def __init__(self, api: client.ApiClient, requests: int, count: Callable[[str, int], None]) -> None:
+    def __init__(self, api: "ApiClient", requests: int, count: Callable[[str, int], None]) -> None:
         self._api = api
         self._slots = asyncio.Semaphore(requests)
         self._count = count
@@ -107,25 +108,23 @@ class Cluster:
         """Whether this operator may write now. Writes of the Lease itself are not fenced."""
 
     @classmethod
-    async def connect(cls, requests: int, watches: int, count: Callable[[str, int], None]) -> Self:
+    async def connect(
+        cls, agent: str, requests: int, watches: int, count: Callable[[str, int], None] = lambda _verb, _status: None
+    ) -> Self:
         """Connect by KUBECONFIG, else as the pod's service account, else by the user's own kubeconfig.
 
         `count` is called with the verb and the status of each request; the status is 0 without an answer. Raises
-        ConfigException.
+        CredentialsError.
         """
-        settings = client.Configuration()
-        try:
-            if os.environ.get("KUBECONFIG"):
-                await config.load_kube_config(client_configuration=settings)  # type: ignore[no-untyped-call]
-            else:
-                config.load_incluster_config(settings)  # type: ignore[no-untyped-call]
-        except config.ConfigException:
-            await config.load_kube_config(client_configuration=settings)  # type: ignore[no-untyped-call]
+        # The library takes 50 MB and most of a second, so only a program that connects imports it.
+        from kubernetes.aio.client import ApiClient
+
+        settings = await credentials()
         settings.connection_pool_maxsize = requests + watches
         # Otherwise every request reads ~/.netrc and the proxy settings, in a thread.
         settings.client_session_kwargs = {"trust_env": False}
-        api = client.ApiClient(settings)
-        api.user_agent = f"{FIELD_MANAGER} ({socket.gethostname()}-{os.getpid()})"
+        api = ApiClient(settings)
+        api.user_agent = f"{agent} ({socket.gethostname()}-{os.getpid()})"
         return cls(api, requests, count)
 
     async def close(self) -> None:
@@ -161,9 +160,9 @@ class Cluster:
             full = {**query, "limit": str(limit), **further}
             accept = _METADATA_LIST if metadata_only else "application/json"
             page, size = await self._sized(Request("GET", kind.path(namespace), full, accept=accept))
+            token = metadata_of(page).get("continue") or ""
             # An empty list of metadata has null in place of items.
             yield {**page, "items": page.get("items") or []}
-            token = page["metadata"].get("continue") or ""
             if not token:
                 return
             limit = min(_MAX_PAGE, 2 * limit) if size < _PAGE_BYTES else max(1, limit // 2)
@@ -249,11 +248,16 @@ class Cluster:
             return (await answer.read()).decode(errors="replace")
 
     @asynccontextmanager
-    async def watch(self, kind: Kind, namespace: str | None, **query: str) -> AsyncIterator[AsyncIterator[bytes]]:
-        """Open a watch: one JSON event on each line, of any length. Raises ExpiredError when the version is too old."""
-        silence = WATCH_SECONDS + ANSWER_SECONDS
-        timeout = aiohttp.ClientTimeout(total=None, sock_connect=ANSWER_SECONDS, sock_read=silence)
-        query |= {"watch": "true", "allowWatchBookmarks": "true", "timeoutSeconds": str(WATCH_SECONDS)}
+    async def watch(
+        self, kind: Kind, namespace: str | None, seconds: int, **query: str
+    ) -> AsyncIterator[AsyncIterator[bytes]]:
+        """Open a watch for some seconds: one JSON event on each line, of any length.
+
+        It may be silent all the time: without changes an API server sends no bookmarks either. Raises ExpiredError when
+        the version is too old.
+        """
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=ANSWER_SECONDS, sock_read=seconds + ANSWER_SECONDS)
+        query |= {"watch": "true", "allowWatchBookmarks": "true", "timeoutSeconds": str(seconds)}
         async with self._open(Request("GET", kind.path(namespace), query), timeout) as answer:
             _keep_alive(answer)
             yield lines_of(answer.content.iter_any())
@@ -289,12 +293,21 @@ class Cluster:
                 status = response.status
             finally:
                 self._count(request.method, status)
-            async with response:
+            try:
                 if response.status >= 400:
                     raise error_of(response.status, response.headers, _message(await response.read()))
                 yield response
+            finally:
+                _abort(response)
         except (aiohttp.ClientError, OSError, TimeoutError, ssl.SSLError) as error:
             raise UnavailableError(f"The API server is unreachable: {error or type(error).__name__}") from error
+
+
+def _abort(answer: aiohttp.ClientResponse) -> None:
+    """Close the connection at once, unless the answer is complete. TLS would first await the server's end."""
+    if answer.connection is not None and answer.connection.transport is not None:
+        answer.connection.transport.abort()
+    answer.close()
 
 
 def _keep_alive(answer: aiohttp.ClientResponse) -> None:
@@ -324,6 +337,14 @@ def error_of(status: int, headers: Mapping[str, str], text: str) -> ApiError:
             after = headers.get("Retry-After", "")
             kind = FaultError if text and status >= 500 else UnavailableError
             return kind(message, status=status, after=float(after) if after.isdigit() else 0.0)
+
+
+def metadata_of(page: Json) -> Json:
+    """The metadata of a list. Raises UnreadableAnswerError if it is no list of an API server."""
+    metadata = page.get("metadata")
+    if not isinstance(metadata, dict) or not isinstance(page.get("items"), list | None):
+        raise UnreadableAnswerError("The API server's answer is no list")
+    return metadata
 
 
 def _decoded(text: bytes) -> Json:

@@ -1,12 +1,13 @@
 """The API client: errors, paths, and the choice of the kubeconfig."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 from kubernetes.aio import config
 
-from pdx_operator.kube import client
-from pdx_operator.kube.client import (
+from pdx_api.kube import client
+from pdx_api.kube.client import (
     ApiError,
     Cluster,
     ConflictError,
@@ -16,8 +17,9 @@ from pdx_operator.kube.client import (
     RefusedError,
     Request,
     UnavailableError,
+    UnreadableAnswerError,
 )
-from pdx_operator.kube.resources import EVENT, PDDEPLOYMENT, POD, Kind
+from pdx_api.kube.kinds import EVENT, PDDEPLOYMENT, POD, Kind
 
 
 @pytest.mark.parametrize(
@@ -69,22 +71,31 @@ def test_paths(kind: Kind, parts: tuple[Any, ...], path: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("environment", "expected"), [({}, ["cluster"]), ({"KUBECONFIG": "k"}, ["file"])], ids=["a pod's own", "KUBECONFIG"]
+    ("given", "in_pod", "expected"),
+    [(False, True, ["pod"]), (True, True, ["given"]), (False, False, ["pod", ".kube/config"])],
+    ids=["a pod's own", "KUBECONFIG", "a user's own"],
 )
 async def test_kubeconfig_precedes_the_service_account(
-    monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], expected: list[str]
+    given: bool, in_pod: bool, expected: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     used: list[str] = []
 
-    async def load(**_: Any) -> None:
-        used.append("file")
+    def load_pod(settings: Any) -> None:
+        used.append("pod")
+        if not in_pod:
+            raise config.ConfigException("none")
 
-    monkeypatch.delenv("KUBECONFIG", raising=False)
-    for name, value in environment.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.setattr(config, "load_incluster_config", lambda settings: used.append("cluster"))
-    monkeypatch.setattr(config, "load_kube_config", load)
-    connected = await Cluster.connect(1, 1, lambda verb, code: None)
+    async def load_file(path: str, **_: Any) -> None:
+        used.append(str(Path(path).relative_to(tmp_path)))
+
+    (tmp_path / ".kube").mkdir()
+    for name in ("given", ".kube/config"):
+        (tmp_path / name).touch()
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "given") if given else "")
+    monkeypatch.setattr(config, "load_incluster_config", load_pod)
+    monkeypatch.setattr(config, "load_kube_config", load_file)
+    connected = await Cluster.connect("pdx-test", 1, 1)
     await connected.close()
     assert used == expected
 
@@ -119,6 +130,18 @@ async def test_pages_are_short_while_objects_are_large(size: int, limits: list[i
 
 async def test_an_empty_list_has_a_page() -> None:
     assert [page["items"] async for page in _Pages(0, 1).pages(POD, None, metadata_only=True)] == [[]]
+
+
+@pytest.mark.parametrize("page", [{"items": []}, {"metadata": 7, "items": []}, {"metadata": {}, "items": "a"}, {}])
+async def test_an_answer_that_is_no_list_is_unreadable(page: dict[str, Any]) -> None:
+    cluster = _Pages(1, 1)
+
+    async def send(request: Request) -> tuple[dict[str, Any], int]:
+        return page, 0
+
+    cluster._sized = send  # type: ignore[method-assign]
+    with pytest.raises(UnreadableAnswerError):
+        assert not [each async for each in cluster.pages(POD, None)]
 
 
 @pytest.mark.parametrize("holds", [True, False])

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from pdx_operator.kube.decoder import LEVELS, decode, lines_of, readable
+from pdx_api.kube.decoder import LEVELS, decode, lines_of, readable
 
 
 def _list(*values: bytes) -> bytes:
