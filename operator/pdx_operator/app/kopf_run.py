@@ -1,4 +1,9 @@
-"""Runs kopf once: it watches PDDeployments until it is told to end, or fails."""
+"""Runs kopf once: it watches PDDeployments until it is told to end, or fails.
+
+kopf logs in, starts up, lists and watches PDDeployments, and cleans up at the end. PDX's own informers, which
+`app.operator` starts, watch all children. The reason: kopf reports no child that is deleted while no watch is open,
+keeps no cache, and ends at any watch's error.
+"""
 
 import asyncio
 import itertools
