@@ -4,9 +4,12 @@ import json
 from typing import Any, Final
 
 from pdx_api.names import Mode, Role
+from pdx_api.vllm_metrics import read_metrics
 
 STATE_PATH: Final = "/pdx/state"
-"""On a gateway's admin port: the results of its transfer probes, pair by pair."""
+"""On a gateway's admin port: its engines, and what it has served."""
+ENGINE_PATHS: Final = ("/version", "/v1/models", "/metrics")
+"""What a healthy engine is asked for."""
 
 
 def state_of(found: Any) -> dict[str, Any]:
@@ -25,6 +28,17 @@ def _is_endpoint(found: Any) -> bool:
     if not isinstance(found, dict) or found.get("role") not in list(Role) or not isinstance(found.get("inFlight"), int):
         return False
     return all(isinstance(found.get(each), str) for each in ("name", "url", "state"))
+
+
+def engine_fields(version: bytes, models: bytes, metrics: bytes) -> dict[str, Any]:
+    """Return what an engine answers at ENGINE_PATHS, as fields of `Engine`."""
+    return {
+        "version": version_of(version),
+        "model": model_of(models),
+        "names": names_of(models),
+        "tokens": read_metrics(metrics).prompt_sources,
+        "metrics": metrics.decode(errors="replace"),
+    }
 
 
 def version_of(body: bytes) -> str | None:

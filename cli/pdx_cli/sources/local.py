@@ -10,12 +10,11 @@ from typing import Final
 
 from pdx_api.names import Mode, Role
 from pdx_api.verification import PAIRS_PATH
-from pdx_api.vllm_metrics import read_metrics
 from pdx_cli.inputs.target import Local
 from pdx_cli.runs import reaper
 from pdx_cli.runs.logs import tail
 from pdx_cli.runs.run_record import Process, Run
-from pdx_cli.sources.answers import model_of, names_of, parsed, version_of
+from pdx_cli.sources.answers import ENGINE_PATHS, engine_fields, parsed
 from pdx_cli.sources.client import AnswerError, Client, is_down, unreadable_gateway
 from pdx_cli.sources.observation import Body, EndedProcess, Engine, Gateway, Observation, Starting
 
@@ -95,18 +94,8 @@ async def _engine(
         await client.text(f"{url}/health", seconds=_QUERY_SECONDS)
     except AnswerError as error:
         return replace(engine, problem=str(error))
-    version, models, metrics = await asyncio.gather(
-        *(_text(client, f"{url}{path}") for path in ("/version", "/v1/models", "/metrics"))
-    )
-    page = metrics.decode(errors="replace")
-    return replace(
-        engine,
-        version=version_of(version),
-        model=model_of(models),
-        names=names_of(models),
-        tokens=read_metrics(metrics).prompt_sources,
-        metrics=page,
-    )
+    pages = await asyncio.gather(*(_text(client, f"{url}{path}") for path in ENGINE_PATHS))
+    return replace(engine, **engine_fields(*pages))
 
 
 def _log(process: Process, now: datetime) -> str:

@@ -7,9 +7,8 @@ from typing import Any, Final
 
 from pdx_api.names import ADMIN_PORT, ENGINE_CONTAINER, ENGINE_PORT, GATEWAY_CONTAINER, ROLE_GATEWAY, Role
 from pdx_api.verification import PAIRS_PATH
-from pdx_api.vllm_metrics import read_metrics
 from pdx_cli.sources.access import ObjectAccess
-from pdx_cli.sources.answers import STATE_PATH, model_of, names_of, parsed, version_of
+from pdx_cli.sources.answers import ENGINE_PATHS, STATE_PATH, engine_fields, parsed
 from pdx_cli.sources.kube import PodAnswerError
 from pdx_cli.sources.objects import group_of, is_running, rendered_args, role_of, vllm_args
 from pdx_cli.sources.observation import Body, Engine, Gateway
@@ -107,17 +106,7 @@ class PodReader:
                 return {"problem": str(error)}
             self.access.unseen["the answers of engines"] = str(error)
             return {}
-        version, models, metrics = await asyncio.gather(
-            *(_or_empty(query(path)) for path in ("/version", "/v1/models", "/metrics"))
-        )
-        page = metrics.decode(errors="replace")
-        return {
-            "version": version_of(version),
-            "model": model_of(models),
-            "names": names_of(models),
-            "tokens": read_metrics(metrics).prompt_sources,
-            "metrics": page,
-        }
+        return engine_fields(*await asyncio.gather(*(_or_empty(query(path)) for path in ENGINE_PATHS)))
 
 
 def _first_of_each_group(pods: Sequence[Body]) -> list[Body]:

@@ -1,7 +1,7 @@
 """An API server whose lists and watches follow a script."""
 
 import json
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, cast
 
@@ -24,9 +24,9 @@ def bookmark(version: str) -> dict[str, Any]:
 class Script:
     """Its watches, one after the other, send some events and then end or fail."""
 
-    def __init__(self, *watches: list[Step], items: Iterable[dict[str, Any]] = ()) -> None:
+    def __init__(self, *watches: Sequence[Step], items: Iterable[dict[str, Any]] = ()) -> None:
         self.watches = list(watches)
-        self.last: list[Step] = [UNREACHABLE]
+        self.last: Sequence[Step] = [UNREACHABLE]
         """The events of every further watch."""
         self.items = list(items)
         self.second_page: Exception | None = None

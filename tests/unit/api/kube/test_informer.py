@@ -143,7 +143,8 @@ async def test_versions_that_expire_at_once_back_off(pauses: list[float], caplog
     script = Script()
     script.last = [ExpiredError("410")]
     await _run(script)
-    assert (pauses, script.lists, caplog.messages) == (DOUBLED, 12, [])
+    assert pauses == DOUBLED
+    assert (script.lists, len(caplog.messages)) == (12, 0)
 
 
 async def test_lists_that_expire_back_off(pauses: list[float]) -> None:
@@ -157,7 +158,8 @@ async def test_watches_that_end_at_once_back_off(pauses: list[float], caplog: py
     script = Script()
     script.last = []
     await _run(script)
-    assert (pauses, script.lists, caplog.messages) == (DOUBLED, 1, [])
+    assert pauses == DOUBLED
+    assert (script.lists, len(caplog.messages)) == (1, 0)
 
 
 @pytest.mark.parametrize("end", [[], [UNREACHABLE]], ids=["by itself", "with an error"])
