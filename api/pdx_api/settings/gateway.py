@@ -243,11 +243,6 @@ class OutlierDetection:
         "ejected for this reason.",
         crd_default=False,
     )
-    longest_ejection_seconds: Annotated[float | None, Seconds(1, 3600, optional=True)] = setting(
-        None,
-        "longest time for which an engine stays ejected, even if its probes fail; 0: no limit",
-        "Longest time for which an engine stays ejected, even if its probes fail, in seconds. Default: no limit.",
-    )
 
 
 @dataclass(frozen=True)
