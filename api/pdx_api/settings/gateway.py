@@ -8,17 +8,8 @@ with slots.
 from dataclasses import dataclass
 from typing import Annotated
 
+from pdx_api import names
 from pdx_api.defaults import LEASE_MARGIN_SECONDS
-from pdx_api.names import (
-    CLIENT_KEYS_FLAG,
-    ENGINE_KEY_FLAG,
-    TLS_CERTIFICATE_FLAG,
-    TLS_KEY_FLAG,
-    LogFormat,
-    Policy,
-    PrefillFailure,
-    Split,
-)
 from pdx_api.otlp import ENDPOINT_RULES
 from pdx_api.settings.kinds import FILE, Bytes, Choice, Networks, Origins, Seconds, Share, Text, Whole
 from pdx_api.settings.setting import REQUIRED, setting
@@ -27,7 +18,7 @@ _Wait = Annotated[float, Seconds(1, 86_400)]
 _WaitOrZero = Annotated[float, Seconds(0, 3600)]
 _Amount = Annotated[int, Whole(0, 1_000_000)]
 _Milliseconds = Annotated[int | None, Whole(1, 3_600_000, optional=True, metavar="MS")]
-_Policy = Annotated[Policy | None, Choice(Policy, "POLICY")]
+_Policy = Annotated[names.Policy | None, Choice(names.Policy, "POLICY")]
 _File = Annotated[str | None, FILE]
 
 
@@ -35,8 +26,8 @@ _File = Annotated[str | None, FILE]
 class Choosing:
     """How engines are selected."""
 
-    split: Annotated[Split, Choice(Split, "WHETHER")] = setting(
-        Split.AUTO,
+    split: Annotated[names.Split, Choice(names.Split, "WHETHER")] = setting(
+        names.Split.AUTO,
         "whether to split requests: Auto (those that can be split) or Never (one engine serves each request)",
         "Whether the gateway splits requests. Auto: it splits the requests that can be split, over the pairs within "
         "which KV moves. Never: a decode engine, or an idle prefill engine, serves each request alone. A change "
@@ -45,7 +36,7 @@ class Choosing:
     )
     prefill_policy: _Policy = setting(
         None,
-        f"how to select the prefill engine: {'|'.join(Policy)} ({Policy.EXPECTED_WAIT})",
+        f"how to select the prefill engine: {'|'.join(names.Policy)} ({names.Policy.EXPECTED_WAIT})",
         "How the gateway selects the prefill engine. ExpectedWait, the default: that with the shortest wait for this "
         "prompt and for the prompts that it delays. The gateway estimates the wait by the tokens that the engine has "
         "to prefill, its cache and its speed. LeastRequests: the engine with the fewest requests of this gateway. "
@@ -74,8 +65,8 @@ class Choosing:
 class PrefillFailures:
     """What happens when a P fails."""
 
-    on_prefill_failure: Annotated[PrefillFailure, Choice(PrefillFailure, "WHAT")] = setting(
-        PrefillFailure.RETRY,
+    on_prefill_failure: Annotated[names.PrefillFailure, Choice(names.PrefillFailure, "WHAT")] = setting(
+        names.PrefillFailure.RETRY,
         "if a prefill engine fails: Retry (another one, finally a decode engine alone), Local (a decode engine alone "
         "at once) or Fail (return the error)",
         "What the gateway does if a prefill engine fails a request. Retry: it tries another one, and a decode engine "
@@ -261,8 +252,8 @@ class SlowStart:
 class Logs:
     """The log on stderr."""
 
-    format: Annotated[LogFormat, Choice(LogFormat, "FORMAT")] = setting(
-        LogFormat.TEXT,
+    format: Annotated[names.LogFormat, Choice(names.LogFormat, "FORMAT")] = setting(
+        names.LogFormat.TEXT,
         "format of the lines: Text or JSON",
         "Format of the lines. JSON: one object per line.",
         flag="--log-format",
@@ -364,12 +355,12 @@ class Keys:
     clients: _File = setting(
         None,
         "clients that may use the gateway, as lines `sha256:HEX NAME [weight=N]`; a changed file is read again",
-        flag=CLIENT_KEYS_FLAG,
+        flag=names.CLIENT_KEYS_FLAG,
     )
     engines: _File = setting(
         None,
         "the key that engines require (vLLM's --api-key); a changed file is read again",
-        flag=ENGINE_KEY_FLAG,
+        flag=names.ENGINE_KEY_FLAG,
     )
 
 
@@ -380,10 +371,10 @@ class TLS:
     certificate: _File = setting(
         None,
         "certificate with its chain (PEM); changed files are read again, and open connections stay",
-        flag=TLS_CERTIFICATE_FLAG,
+        flag=names.TLS_CERTIFICATE_FLAG,
     )
     key: _File = setting(
         None,
         "private key of the certificate (PEM, without a passphrase)",
-        flag=TLS_KEY_FLAG,
+        flag=names.TLS_KEY_FLAG,
     )

@@ -12,7 +12,6 @@ from pdx_api.names import TLS_CERTIFICATE_FLAG, TLS_KEY_FLAG
 from pdx_api.settings.gateway import Tracing
 from pdx_api.settings.groups import SETTINGS, Section
 from pdx_api.settings.kinds import Kind, Seconds
-from pdx_api.settings.setting import Setting
 from pdx_proxy.config.settings import Settings
 
 
@@ -48,10 +47,11 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     for section in Section:
         group = parser.add_argument_group(section)
         for setting in (each for each in SETTINGS if each.group.section is section):
-            shown = _shown(setting)
-            options = {"type": _reader(setting.kind), "default": setting.default, "metavar": setting.kind.metavar}
-            if isinstance(setting.default, tuple):
-                options |= {"action": "extend", "default": [*setting.default]}
+            usual = setting.default
+            shown = usual if isinstance(usual, str) else setting.kind.written(usual)
+            options = {"type": _reader(setting.kind), "default": usual, "metavar": setting.kind.metavar}
+            if isinstance(usual, tuple):
+                options |= {"action": "extend", "default": [*usual]}
             text = f"{setting.help}{f' ({shown})' if shown else ''}".replace("%", "%%")
             group.add_argument(setting.flag, help=text, **options)
 
@@ -110,7 +110,3 @@ def _bytes(value: float) -> str:
     whole = int(value)
     unit = next((power for power in (4, 3, 2, 1) if whole % 1024**power == 0), 0)
     return f"{whole // 1024**unit}{('', 'Ki', 'Mi', 'Gi', 'Ti')[unit]}"
-
-
-def _shown(setting: Setting) -> str:
-    return setting.default if isinstance(setting.default, str) else setting.kind.written(setting.default)
