@@ -85,9 +85,6 @@ CLIENT_KEYS_FLAG: Final = "--client-keys"
 ENGINE_KEY_FLAG: Final = "--engine-key"
 """Flag of the gateway: file with the API key of the engines."""
 
-ORIGIN: Final = r"^([*]|[a-z][a-z0-9+.-]*://([a-z0-9]([-._a-z0-9]*[a-z0-9])?|\[[0-9a-f:.]+\])(:[0-9]{1,5})?)$"
-"""Pattern of an origin as browsers send it (RFC 6454, 6.2), or * for all of them."""
-
 TLS_CERTIFICATE_FLAG: Final = "--tls-certificate"
 """Flag of the gateway: file with the certificate of the serving port."""
 TLS_KEY_FLAG: Final = "--tls-key"

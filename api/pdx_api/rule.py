@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -27,22 +28,24 @@ class Rule:
     fields: tuple[str, ...] = ()
     """The fields that it relates, for example `decode.parallelism.tensor`, from the value that has the rule."""
 
-    def check(self, value: Any) -> None:
-        """Raise ValueError with the message if the value breaks the rule."""
+    def checked(self, value: Any) -> Any:
+        """Return the value; raises ValueError with the message if it breaks the rule."""
         if not self.holds(value):
             raise ValueError(self.message)
+        return value
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         from pydantic_core import core_schema
 
-        def checked(value: Any) -> Any:
-            self.check(value)
-            return value
-
-        return core_schema.no_info_after_validator_function(checked, handler(source))
+        return core_schema.no_info_after_validator_function(self.checked, handler(source))
 
     def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
         return with_rules(handler(schema), self)
+
+
+def matching(pattern: str, message: str) -> Rule:
+    """The rule that a string matches a pattern, which means the same in RE2 and Python."""
+    return Rule(f"self.matches(r'{pattern}')", message, lambda text: re.fullmatch(pattern, text) is not None)
 
 
 def with_rules(schema: Mapping[str, Any], *rules: Rule) -> dict[str, Any]:

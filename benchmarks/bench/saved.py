@@ -11,6 +11,7 @@ from typing import Final
 
 from benchmarks.bench.virtual_time import run_virtually
 from pdx_api.names import Role
+from pdx_api.settings.gateway import Verification
 from pdx_api.version import pdx_version
 from pdx_cli.bench.analysis.arms import Arm, ArmResult
 from pdx_cli.bench.analysis.steps import Slo
@@ -20,7 +21,7 @@ from pdx_cli.bench.load.workload import Fixed
 from pdx_cli.bench.measure import ArmRun, Observer, Plan
 from pdx_cli.bench.results.document import Run, document
 from pdx_cli.bench.targets import by_url
-from pdx_proxy.config.settings import Address, EndpointSpec, Settings, Verification
+from pdx_proxy.config.settings import Address, EndpointSpec, Settings
 from pdx_proxy.process.control import Control
 from pdx_sim import SimEngine, SimSettings
 from pdx_sim.profiles import LLAMA_70B

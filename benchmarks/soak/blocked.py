@@ -22,7 +22,8 @@ from benchmarks.soak.frame import conclude, each_role, setup
 from benchmarks.soak.program import GatewayProcess
 from benchmarks.soak.traffic import Attempt, Traffic
 from pdx_api.names import Order, Role
-from pdx_proxy.config.settings import Deadlines, Settings, Verification
+from pdx_api.settings.gateway import Verification
+from pdx_proxy.config.settings import Deadlines, Settings
 from pdx_sim import SimEngine, SimSettings
 
 POOL: Final = "LMCache"
@@ -58,7 +59,7 @@ class Plan:
     """Requests per second."""
     seconds: float = 240.0
     """How long KV is blocked. The load goes on for half of it before and after."""
-    handoff: float = Deadlines().handoff
+    handoff: float = Deadlines().handoff_seconds
     connector: str = "NIXL"
     period: float = 60.0
     """Of the transfer probes."""
@@ -132,7 +133,7 @@ class Report(frame.Report[Plan]):
 async def run(plan: Plan, log: Path) -> Report:
     """Block KV, and repair it under load."""
     report, engines = Report(plan), Engines(plan.order, known=True)
-    settings = Settings(deadlines=replace(Settings().deadlines, handoff=plan.handoff))
+    settings = Settings(deadlines=replace(Settings().deadlines, handoff_seconds=plan.handoff))
     with TemporaryDirectory(prefix="pdx-store-") as store:
         for role, sim in each_role(_sim(plan, store), _ENGINES):
             await engines.add(role, sim)

@@ -14,18 +14,18 @@ from benchmarks.soak.engines import BASE, Engines
 from benchmarks.soak.frame import Report, come_to_idle, conclude, each_role, eventually, setup, warm
 from benchmarks.soak.manners import some_client, write_rubbish
 from benchmarks.soak.program import GatewayProcess
-from pdx_api.defaults import ATTEMPTS
 from pdx_api.names import Order, Role
+from pdx_api.settings.gateway import Retries
 from pdx_proxy.config.settings import Deadlines, Settings
 from pdx_sim import FaultKind, Violation
 
 DEADLINES: Final = Deadlines(
-    connect=0.5,
-    prefill=1.0,
-    handoff=1.0,
-    first_event=1.5,
-    idle=1.5,
-    total=15.0,
+    connect_seconds=0.5,
+    prefill_seconds=1.0,
+    handoff_seconds=1.0,
+    first_event_seconds=1.5,
+    idle_seconds=1.5,
+    total_seconds=15.0,
     settle=1.0,
     nearly_done=0.1,
     warm_up=1.0,
@@ -226,7 +226,7 @@ def _check_engines(ledger: Ledger, engines: Engines) -> None:
     ledger.expect(sums["prefills_finished"] == gone, f"finished prefills do not add up: {sums}")
     most_decode = max((legs.decode + legs.plain for legs in engines.legs.values()), default=0)
     most_prefill = max((legs.prefill for legs in engines.legs.values()), default=0)
-    most = 2 * ATTEMPTS, ATTEMPTS + 2
+    most = 2 * Retries.attempts, Retries.attempts + 2
     ledger.expect(
         most_prefill <= most[0] and most_decode <= most[1], f"legs of one request: {most_prefill, most_decode}"
     )

@@ -18,8 +18,8 @@ from benchmarks.soak.engines import BASE, Engines
 from benchmarks.soak.frame import conclude, each_role, eventually, setup
 from benchmarks.soak.program import GatewayProcess
 from benchmarks.soak.traffic import Attempt, Traffic, first_event, goodput, last_begin, within
-from pdx_api.defaults import QUEUE_SECONDS
 from pdx_api.names import Order, Role
+from pdx_api.settings.gateway import Queue
 from pdx_proxy.config.settings import Limits, Settings
 
 TIMES: Final = 3
@@ -66,7 +66,7 @@ class Plan:
     """Least goodput under the overload, as a share of the capacity."""
     recovers: float = 0.1
     """By which share first events may come later afterwards than before."""
-    waits: float = QUEUE_SECONDS
+    waits: float = Queue.max_wait_seconds
     """Longest wait in the gateway."""
 
 
@@ -106,7 +106,7 @@ async def run(plan: Plan, log: Path) -> Report:
     """Run all phases."""
     report = Report(plan)
     engines = Engines(plan.order)
-    settings = Settings(workers=plan.workers, limits=Limits(queue_seconds=plan.waits))
+    settings = Settings(workers=plan.workers, limits=Limits(max_wait_seconds=plan.waits))
     async with setup(engines, each_role(_SIM, _ENGINES), settings, log) as [gateway]:
         await _run_phases(report, gateway, engines)
         await conclude(report, [gateway])

@@ -58,7 +58,9 @@ _SIM: Final = replace(
     side_channel_timeout=5.0,
 )
 _ENGINES: Final = 2
-_SETTINGS: Final = Settings(limits=Limits(in_flight_per_decode=4096, in_flight_per_prefill=4096), send_seconds=600.0)
+_SETTINGS: Final = Settings(
+    limits=Limits(max_in_flight_per_decode=4096, max_in_flight_per_prefill=4096), send_seconds=600.0
+)
 """Room for all, and clients that read nothing stay."""
 _MAY_GROW: Final = 1.5
 

@@ -12,7 +12,8 @@ from typing import Any, Final, Generic, TypeVar
 from benchmarks.soak.engines import Engines
 from benchmarks.soak.program import GatewayProcess
 from pdx_api.names import Role
-from pdx_proxy.config.settings import EndpointSpec, Settings, Verification
+from pdx_api.settings.gateway import Verification
+from pdx_proxy.config.settings import EndpointSpec, Settings
 from pdx_sim import SimSettings
 
 Plan = TypeVar("Plan")

@@ -32,7 +32,7 @@ _SIM: Final = replace(
 _ENGINES: Final = 2
 _TOKENS: Final = 10
 _PROMPT: Final = "x" * 8000
-LIMITS: Final = Limits(in_flight_per_decode=12, queued_requests=24, buffered_bytes=4 << 20, queue_seconds=1.0)
+LIMITS: Final = Limits(max_in_flight_per_decode=12, max_requests=24, max_buffered_bytes=4 << 20, max_wait_seconds=1.0)
 _PATIENCE: Final = 30.0
 
 
@@ -126,7 +126,9 @@ def _check(report: Report) -> None:
     advice = Counter(each.retry_after for each in report.flood if each.saw is Saw.SHED)
     report.expect(min(advice, default=0) > 0, f"Retry-After: {advice}")
     middle, latest = line["shedSeconds"]
-    report.expect(middle < LIMITS.queue_seconds and latest < LIMITS.queue_seconds + 2.0, f"sheds: {middle}, {latest}")
+    report.expect(
+        middle < LIMITS.max_wait_seconds and latest < LIMITS.max_wait_seconds + 2.0, f"sheds: {middle}, {latest}"
+    )
     grown = report.memory["most"] - report.memory["before"]
     report.expect(grown < LIMITS.buffered_bytes + (24 << 20), f"memory has grown by {grown >> 20} MiB")
     outcomes, requests = report.state["outcomes"], (calm + saw).total()

@@ -12,8 +12,8 @@ from benchmarks.soak.clients import Saw
 from benchmarks.soak.engines import BASE, Engines
 from benchmarks.soak.frame import conclude, each_role, setup
 from benchmarks.soak.traffic import Traffic
-from pdx_api.defaults import QUEUE_SECONDS
 from pdx_api.names import Order
+from pdx_api.settings.gateway import Queue
 from pdx_proxy.config.settings import Limits, Settings
 
 _ENGINES: Final = 2
@@ -31,7 +31,7 @@ class Plan:
     order: Order
     streams: int
     answer: float = 10.0
-    waits: float = QUEUE_SECONDS
+    waits: float = Queue.max_wait_seconds
     """Longest wait in the gateway."""
     beyond: float = 3.0
     """Beyond `_MOST` times the minimum."""
@@ -74,7 +74,7 @@ async def run(plan: Plan, log: Path) -> Report:
     sim = replace(
         BASE, jitter=0.0, max_running=_RUNNING, decode_token_seconds=plan.answer / _TOKENS, lease_seconds=60.0
     )
-    settings = Settings(limits=Limits(queue_seconds=plan.waits))
+    settings = Settings(limits=Limits(max_wait_seconds=plan.waits))
     sims = each_role(replace(sim, decoder_ttl_seconds=480.0), _ENGINES)
     async with setup(Engines(plan.order), sims, settings, log) as [gateway]:
         traffic = Traffic([gateway.listen], _TOKENS, patience=10 * plan.minimum, streams=1)

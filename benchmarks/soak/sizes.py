@@ -16,8 +16,8 @@ from benchmarks.soak.engines import BASE, Engines
 from benchmarks.soak.frame import conclude, setup
 from benchmarks.soak.program import GatewayProcess
 from benchmarks.soak.traffic import Traffic, within
-from pdx_api.defaults import QUEUE_SECONDS
 from pdx_api.names import Order, Role
+from pdx_api.settings.gateway import Queue
 from pdx_proxy.config.settings import Limits, Settings
 from pdx_sim import SimEngine, SimSettings
 
@@ -66,7 +66,7 @@ class Plan:
     """Least share of what it can run that an engine runs."""
     queues: int = 4
     """An engine's own queue may hold so many, or a tenth of what it can run."""
-    waits: float = QUEUE_SECONDS
+    waits: float = Queue.max_wait_seconds
     """Longest wait in the gateway."""
     known: bool = True
     """Whether the gateway knows how many sequences an engine runs; it never knows what the KV cache holds."""
@@ -125,7 +125,7 @@ async def run(plan: Plan, log: Path) -> Report:
     """Overload the engines and watch them."""
     report = Report(plan, engines=[Watched(number) for number in (*plan.sequences, plan.cached)])
     engines = Engines(plan.order, known=plan.known)
-    settings = Settings(limits=Limits(queue_seconds=plan.waits))
+    settings = Settings(limits=Limits(max_wait_seconds=plan.waits))
     async with setup(engines, _sims(plan), settings, log, plan.gateways) as gateways:
         await _overload(report, gateways, engines.of(Role.DECODE))
         await conclude(report, gateways)

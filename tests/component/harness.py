@@ -11,7 +11,8 @@ from typing import Any, Self
 import aiohttp
 
 from pdx_api.names import Order, Policy, Role
-from pdx_proxy.config.settings import Address, Choosing, Deadlines, EndpointSpec, Settings, Verification
+from pdx_api.settings.gateway import Choosing, Verification
+from pdx_proxy.config.settings import Address, Deadlines, EndpointSpec, Settings
 from pdx_proxy.discovery.pod_watcher import Discovery
 from pdx_proxy.endpoints.endpoint import Endpoint
 from pdx_proxy.http.upstream.connection_pool import ConnectionPool
@@ -29,7 +30,15 @@ LAST_EVENTS = ("message_stop", "response.completed")
 """The events that end their streams."""
 FAST = SimSettings(prefill_token_seconds=2e-6, decode_token_seconds=2e-4, lease_seconds=30.0)
 PROMPT = "What a long prompt this is. " * 60
-SHORT = Deadlines(connect=2.0, prefill=2.0, handoff=2.0, first_event=3.0, settle=2.0, nearly_done=0.1, warm_up=3.0)
+SHORT = Deadlines(
+    connect_seconds=2.0,
+    prefill_seconds=2.0,
+    handoff_seconds=2.0,
+    first_event_seconds=3.0,
+    settle=2.0,
+    nearly_done=0.1,
+    warm_up=3.0,
+)
 """Of engines that hang. A busy machine stalls for most of a second, and engines that serve must not exceed them."""
 
 
@@ -222,7 +231,7 @@ class World:
             "handshake_seconds": 0.0,
         }
         if len(self.prefill) != 1:  # a prompt that is sent several times would stay at the engine that has it cached
-            base["choosing"] = Choosing(Policy.LEAST_REQUESTS, Policy.LEAST_REQUESTS)
+            base["choosing"] = Choosing(prefill_policy=Policy.LEAST_REQUESTS, decode_policy=Policy.LEAST_REQUESTS)
         return Settings(**{**base, **more})
 
     async def start_gateway(self, *, warm: bool = True, discovery: Discovery | None = None, **more: Any) -> Self:

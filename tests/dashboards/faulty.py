@@ -15,7 +15,8 @@ from typing import Any, Final
 from unittest.mock import patch
 
 from pdx_api.names import Order
-from pdx_proxy.config.settings import Limits, Verification
+from pdx_api.settings.gateway import Verification
+from pdx_proxy.config.settings import Limits
 from pdx_proxy.health.history import WINDOWS, _Speed
 from pdx_proxy.verification import record, suspension
 from pdx_sim import FaultKind
@@ -37,7 +38,7 @@ _UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _DURATION: Final = re.compile(
     r"(?<=\[)(\d+)([smhd])(?=\])|(?<=offset )(\d+)([smhd])|(?<=for: )(\d+)([smhd])$|(?<=interval: )(\d+)([smhd])$", re.M
 )
-_ROOMY: Final = Limits(in_flight_per_decode=200, queued_requests=500, queue_seconds=60.0)
+_ROOMY: Final = Limits(max_in_flight_per_decode=200, max_requests=500, max_wait_seconds=60.0)
 _NORMAL: Final = {"pdx:first_token_seconds:busy": 0.6, "pdx:token_seconds:busy": 0.06}
 """What was normal for a day, in seconds: more than the engines need, so that a machine that stops is no fault."""
 _PAUSE: Final = 0.2
@@ -115,7 +116,7 @@ BROKEN: Final = {
     "one-p": Broken({"prefill": 2}, _kill_p, 2, _DEGRADED, doctor=("EngineUnhealthy",)),
     "slow-d": Broken({}, _slow_d, doctor=("TokensSlow",)),
     "full": Broken(
-        {"d": {"max_running": 2}, "limits": Limits(queued_requests=500, queue_seconds=60.0)},
+        {"d": {"max_running": 2}, "limits": Limits(max_requests=500, max_wait_seconds=60.0)},
         *(None, 16),
         doctor=("FirstTokenLate", "QueueLong"),
     ),

@@ -13,9 +13,10 @@ import aiohttp
 from aiohttp import web
 
 from pdx_api.names import Order, Role
+from pdx_api.settings.gateway import Verification
 from pdx_operator.app.metrics import Metrics
 from pdx_operator.app.object_summary import ObjectSummary
-from pdx_proxy.config.settings import Health, Limits, Verification
+from pdx_proxy.config.settings import Health, Limits
 from pdx_proxy.health import engine_scraper
 from pdx_proxy.process.control import Control
 from pdx_sim import FaultKind, SimEngine, SimSettings
@@ -34,7 +35,7 @@ ENGINE: Final = SimSettings(
     side_channel_timeout=0.3,
     on_load_failure=OnLoadFailure.RECOMPUTE,
 )
-LIMITS: Final = Limits(in_flight_per_decode=20, queued_requests=12, queue_seconds=0.8)
+LIMITS: Final = Limits(max_in_flight_per_decode=20, max_requests=12, max_wait_seconds=0.8)
 _PROMPT: Final = "Which of the two is the bottleneck, and what is to be done about it? " * 25
 
 

@@ -36,7 +36,7 @@ def traces(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Collector]:
 @pytest.fixture(scope="module")
 def front(traces: Collector, tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
     logs = tmp_path_factory.mktemp("traced")
-    tracing = Tracing(endpoint=traces.endpoint, ratio=0.0)
+    tracing = Tracing.model_validate({"endpoint": traces.endpoint, "ratio": 0.0})
     spec = tiny_spec(tiny_model, order="PrefillFirst", connector="NIXL")
     spec = spec.model_copy(update={"observability": Observability(tracing=tracing)})
     prefill, decode = Engine(spec, Role.PREFILL, logs), Engine(spec, Role.DECODE, logs)

@@ -52,10 +52,17 @@ STREAM: Final = (True,)
 RETRY: Final = (PrefillFailure.RETRY,)
 POLICIES: Final = tuple(PrefillFailure)
 TEST: Final = "component/handoff/test_failures.py::test_row[{id}-{order}-{stream}-{policy}]"
-LONG: Final = Deadlines(connect=2.0, prefill=20.0, handoff=20.0, first_event=20.0, settle=1.0, nearly_done=0.1)
-SHORT: Final = replace(LONG, prefill=0.5, handoff=0.5, first_event=1.3, warm_up=1.0)
-IDLE: Final = replace(LONG, idle=0.2)
-TOTAL: Final = replace(LONG, total=0.7, prefill=1.5, settle=0.3)
+LONG: Final = Deadlines(
+    connect_seconds=2.0,
+    prefill_seconds=20.0,
+    handoff_seconds=20.0,
+    first_event_seconds=20.0,
+    settle=1.0,
+    nearly_done=0.1,
+)
+SHORT: Final = replace(LONG, prefill_seconds=0.5, handoff_seconds=0.5, first_event_seconds=1.3, warm_up=1.0)
+IDLE: Final = replace(LONG, idle_seconds=0.2)
+TOTAL: Final = replace(LONG, total_seconds=0.7, prefill_seconds=1.5, settle=0.3)
 
 
 class Phase(StrEnum):

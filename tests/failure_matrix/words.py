@@ -64,7 +64,7 @@ DEADLINES: Final[Mapping[str, Deadlines]] = {
     "short": SHORT,
     "idle": IDLE,
     "total": TOTAL,
-    "sooner": replace(TOTAL, total=0.6, prefill=0.8),
+    "sooner": replace(TOTAL, total_seconds=0.6, prefill_seconds=0.8),
 }
 """`sooner`: D has given up before the answers are settled."""
 _SETTLED: Final = {

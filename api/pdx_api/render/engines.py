@@ -10,11 +10,12 @@ from typing import Any, Final
 from pydantic import BaseModel
 
 from pdx_api.connectors.base import EngineWiring, SideService, Site
-from pdx_api.defaults import HANDOFF_SECONDS, LEASE_MARGIN_SECONDS, POOL_GIB
+from pdx_api.defaults import LEASE_MARGIN_SECONDS, POOL_GIB
 from pdx_api.names import ENGINE_CONTAINER, Mode, Role
 from pdx_api.otlp import TRACES_FLAG, engine_variables, traces_url
 from pdx_api.quantities import quantity
 from pdx_api.rules.spec_rules import SHARED_VARIABLES
+from pdx_api.settings.gateway import Deadlines
 from pdx_api.spec.model import MOST_LORAS, Model
 from pdx_api.spec.overlay import PodTemplate
 from pdx_api.spec.pods import SEARCH_PATH, EnvSource
@@ -203,18 +204,18 @@ def stated(part: BaseModel, without: Collection[str] = ()) -> dict[str, Any]:
     those. A later field with another default must be excluded here while it has that value.
     """
     fields = {name: _plain(getattr(part, name)) for name in type(part).model_fields if name not in without}
-    return {name: value for name, value in fields.items() if value not in (None, [], {})}
+    return {name: value for name, value in fields.items() if value not in (None, [], (), {})}
 
 
 def _plain(value: Any) -> Any:
     if isinstance(value, BaseModel):
         return stated(value)
-    return [_plain(entry) for entry in value] if isinstance(value, list) else value
+    return [_plain(entry) for entry in value] if isinstance(value, list | tuple) else value
 
 
 def connector_config(spec: Spec) -> dict[str, Any]:
     """The connector's settings in force: a lease that is longer than a hand-off, overridden by the user's settings."""
-    lease = spec.routing.deadlines.handoff_seconds + int(LEASE_MARGIN_SECONDS)
+    lease = int(spec.routing.deadlines.handoff_seconds + LEASE_MARGIN_SECONDS)
     return {**spec.connector.lease_config(lease), **spec.kv_transfer.config}
 
 
@@ -223,7 +224,7 @@ def _kv_transfer(spec: Spec) -> dict[str, Any]:
         return {}
     fields = {**stated(spec.kv_transfer, without=("pool_size", "pod_template", "verification")), "order": spec.order}
     # With the default deadline the lease is vLLM's default, so it changes no revision.
-    if spec.routing.deadlines.handoff_seconds != HANDOFF_SECONDS:
+    if spec.routing.deadlines.handoff_seconds != Deadlines.handoff_seconds:
         fields["config"] = connector_config(spec)
     return fields
 

@@ -1,12 +1,11 @@
 """The rules between the fields of `spec.routing` and `spec.gateway`."""
 
-from fractions import Fraction
 from typing import Any, Final
 
-from pdx_api import defaults
 from pdx_api.names import Mode, PrefillFailure
-from pdx_api.quantities import quantity
 from pdx_api.rule import Rule
+from pdx_api.settings.gateway import Queue
+from pdx_api.settings.kinds import in_bytes
 
 ENGINE_KEY_VARIABLE: Final = "VLLM_API_KEY"
 """The environment variable from which vLLM reads its API key."""
@@ -67,12 +66,13 @@ def _splits_something(spec: Any) -> bool:
 
 
 def _bodies_fit(spec: Any) -> bool:
-    size, memory = quantity(spec.gateway.limits.max_body_size), quantity(spec.routing.queue.max_buffered_bytes)
-    return (size or Fraction(0)) <= (memory or Fraction(0))
+    return in_bytes(spec.gateway.limits.max_body_size) <= in_bytes(spec.routing.queue.max_buffered_bytes)
 
 
 _QUEUE: Final = "self.routing.queue"
-_BUFFERED: Final = f"(has({_QUEUE}.maxBufferedBytes) ? string({_QUEUE}.maxBufferedBytes) : '{defaults.QUEUED_BYTES}')"
+_BUFFERED: Final = (
+    f"(has({_QUEUE}.maxBufferedBytes) ? string({_QUEUE}.maxBufferedBytes) : '{in_bytes(Queue.max_buffered_bytes)}')"
+)
 _KEY_FLAGS: Final = ("--api-k", "--api-ke", "--api-key")
 """vLLM accepts prefixes of a flag too."""
 _WITH_ARGS: Final = ("engine", "prefill", "decode", "aggregated")

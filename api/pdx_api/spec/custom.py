@@ -6,8 +6,8 @@ from pydantic import BeforeValidator, Field, StringConstraints, WithJsonSchema
 
 from pdx_api.connectors.custom import DEFAULT_PREFILL_PARAMS, MAX_SAVED_AFTER_MILLISECONDS, Custom, FamilyName
 from pdx_api.names import CODE_MOUNT
-from pdx_api.rule import Rule, cel_list
-from pdx_api.spec.fields import ObjectName, Part, Text, matching, without_default, without_null
+from pdx_api.rule import Rule, cel_list, matching
+from pdx_api.spec.fields import ObjectName, Part, Text, without_default, without_null
 
 _FAMILIES: Final = ", ".join(FamilyName)
 _FAMILY: Final = f"(has(self.family) ? self.family : '{FamilyName.PULL}')"

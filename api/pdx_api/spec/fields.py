@@ -3,7 +3,6 @@
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 from typing import Annotated, Any, ClassVar, Final, Self
 
 from pydantic import (
@@ -20,14 +19,9 @@ from pydantic import (
 from pydantic.alias_generators import to_camel
 from pydantic_core import CoreSchema, core_schema
 
-from pdx_api.quantities import quantity
-from pdx_api.rule import Rule, with_rules
-
-
-def matching(pattern: str, message: str) -> Rule:
-    """The rule that a string matches a pattern, which means the same in RE2 and Python."""
-    compiled = re.compile(pattern)
-    return Rule(f"self.matches(r'{pattern}')", message, lambda text: compiled.fullmatch(text) is not None)
+from pdx_api.rule import Rule, matching, with_rules
+from pdx_api.settings.groups import SETTINGS
+from pdx_api.settings.kinds import integer_or_text
 
 
 def without_default(schema: dict[str, Any]) -> None:
@@ -102,7 +96,12 @@ class Part(BaseModel):
 
     @classmethod
     def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
-        return with_rules(handler.resolve_ref_schema(handler(schema)), *cls.rules)
+        found = with_rules(handler.resolve_ref_schema(handler(schema)), *cls.rules)
+        for setting in (each for each in SETTINGS if issubclass(cls, each.group.fields)):
+            field = found["properties"][to_camel(setting.field)]
+            default = field.get("default") if setting.crd_default else field.pop("default")
+            field["description"] = setting.description.replace("{default}", f"{default}")
+        return found
 
 
 def model_of(annotation: Any) -> type[BaseModel] | None:
@@ -120,20 +119,8 @@ def without_null(value: Any) -> Any:
     return {key: entry for key, entry in value.items() if entry is not None}
 
 
-def _integer_or_text(value: Any) -> Any:
-    if isinstance(value, bool) or not isinstance(value, int | str):
-        raise ValueError("write an integer or a string")
-    return value
-
-
 def _is_quantity(value: int | str) -> bool:
     return value >= 0 if isinstance(value, int) else re.fullmatch(_QUANTITY, value) is not None
-
-
-def _is_size(value: int | str) -> bool:
-    if isinstance(value, str) and re.fullmatch(_SIZE, value) is None:
-        return False
-    return _SMALLEST <= (quantity(value) or Fraction(0)) <= _LARGEST
 
 
 def _is_count_or_percentage(value: int | str) -> bool:
@@ -141,14 +128,8 @@ def _is_count_or_percentage(value: int | str) -> bool:
 
 
 _QUANTITY: Final = r"^[0-9]+([.][0-9]+)?([eE][-+]?[0-9]+|[numkMGTPE]|[KMGTPE]i)?$"
-_SIZE: Final = r"^[0-9]+([.][0-9]+)?([kMGT]|[KMGT]i)?$"
-_SMALLEST: Final = 1024
-_LARGEST: Final = 1024**4
 _KEY: Final = r"^([a-z0-9]([-.a-z0-9]*[a-z0-9])?/)?[A-Za-z0-9]([-._A-Za-z0-9]*[A-Za-z0-9])?$"
 """A name of at most 63 characters, with or without a domain before it."""
-_OCTET: Final = "(25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])"
-_IPV6: Final = "(([0-9a-fA-F]{1,4}:){7}[0-9a-fA-F]{1,4}|([0-9a-fA-F]{1,4}:){1,7}:|::)"
-"""An IPv6 network: all eight groups, or the first ones and ::."""
 _PERCENTAGE: Final = r"^(100|[1-9]?[0-9])%$"
 
 Flag = Annotated[bool, Field(strict=True)]
@@ -174,14 +155,6 @@ ObjectName = Annotated[
     matching(
         r"^[a-z0-9]([-.a-z0-9]*[a-z0-9])?$",
         "write the name of an object: lower-case letters, digits, - and ., for example hub-token",
-    ),
-]
-NetworkAddress = Annotated[
-    str,
-    StringConstraints(max_length=43),
-    matching(
-        rf"^(({_OCTET}[.]){{3}}{_OCTET}/(3[0-2]|[12]?[0-9])|{_IPV6}/(12[0-8]|1[01][0-9]|[1-9]?[0-9]))$",
-        "write a network as ADDRESS/LENGTH, for example 10.0.0.0/8 or fd00::/8",
     ),
 ]
 SecretKey = Annotated[
@@ -218,7 +191,7 @@ Annotations = Annotated[
 ]
 Quantity = Annotated[
     int | str,
-    BeforeValidator(_integer_or_text),
+    BeforeValidator(integer_or_text),
     WithJsonSchema({"x-kubernetes-int-or-string": True, "maxLength": 64}),
     Rule(
         f"type(self) == int ? self >= 0 : self.matches(r'{_QUANTITY}')",
@@ -226,19 +199,6 @@ Quantity = Annotated[
         _is_quantity,
     ),
 ]
-Size = Annotated[
-    int | str,
-    BeforeValidator(_integer_or_text),
-    WithJsonSchema({"x-kubernetes-int-or-string": True, "maxLength": 64}),
-    Rule(
-        f"type(self) == int ? self >= {_SMALLEST} && self <= {_LARGEST} : self.matches(r'{_SIZE}') && "
-        f"quantity(string(self)).compareTo(quantity('{_SMALLEST}')) >= 0 && "
-        f"quantity(string(self)).compareTo(quantity('{_LARGEST}')) <= 0",
-        "write an amount of memory from 1Ki to 1Ti, for example 256Mi",
-        _is_size,
-    ),
-]
-"""Bytes, as a quantity."""
 Quantities = Annotated[
     dict[str, Quantity],
     Field(max_length=32),
@@ -247,7 +207,7 @@ Quantities = Annotated[
 ]
 CountOrPercentage = Annotated[
     int | str,
-    BeforeValidator(_integer_or_text),
+    BeforeValidator(integer_or_text),
     WithJsonSchema({"x-kubernetes-int-or-string": True, "maxLength": 64}),
     Rule(
         f"type(self) == int ? self >= 0 && self <= 1024 : self.matches(r'{_PERCENTAGE}')",

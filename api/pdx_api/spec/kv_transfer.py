@@ -7,14 +7,16 @@ from pydantic import Field
 
 from pdx_api.connectors import CONNECTORS, DEFAULT
 from pdx_api.connectors.base import Connector, SideService
-from pdx_api.defaults import POOL_GIB, VERIFICATION_PERIOD_SECONDS
+from pdx_api.defaults import POOL_GIB
 from pdx_api.names import STORAGE_MOUNT, Order
 from pdx_api.rule import Rule
 from pdx_api.rules.connector_rules import CONNECTOR_EXISTS
 from pdx_api.rules.spec_rules import KV_TRANSFER_RULES
+from pdx_api.settings import gateway
+from pdx_api.settings.kinds import Bytes
 from pdx_api.spec.connector_config import ConnectorConfig
 from pdx_api.spec.custom import CustomConnector
-from pdx_api.spec.fields import Part, Size, Text, without_default
+from pdx_api.spec.fields import Part, Text, without_default
 from pdx_api.spec.model import Volume
 from pdx_api.spec.overlay import ServicePodTemplate
 
@@ -27,14 +29,8 @@ class KVStorage(Part):
     )
 
 
-class Verification(Part):
+class Verification(Part, gateway.Verification):
     """The transfer probes, which show whether KV moves (condition KVTransferVerified)."""
-
-    period_seconds: Annotated[int, Field(strict=True, ge=0, le=3600)] = Field(
-        default=int(VERIFICATION_PERIOD_SECONDS),
-        description="Seconds between two transfer probes of one engine. Each costs about 350 tokens of prefill. 0: no "
-        "transfer probes.",
-    )
 
 
 def _names(matches: Callable[[Connector], bool]) -> str:
@@ -84,7 +80,7 @@ class KVTransfer(Part):
         default=None,
         description="Volume for a connector that shares KV through files. `pdx up` uses a directory of the run.",
     )
-    pool_size: Size | None = Field(
+    pool_size: Bytes | None = Field(
         default=None,
         description="Size of the pool in the memory of a connector's server, as a quantity. "
         f"{_WITH_SIDECARS}: each engine has its own server with this size. {_names(_has_pool_in_engines)}: each "

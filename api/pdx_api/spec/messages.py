@@ -100,7 +100,7 @@ def _sentence(error: ErrorDetails, path: Path, model: type[BaseModel]) -> str:
 
 def _example(kind: str, path: Path) -> str:
     """Return an example of a list, or of one of its entries; empty if there is none."""
-    if kind == "list_type" and path[-1] in _ENTRIES:
+    if kind in ("list_type", "tuple_type") and path[-1] in _ENTRIES:
         return f", for example [{_ENTRIES[path[-1]]}]"
     if kind in ("model_type", "model_attributes_type") and len(path) > 1 and path[-2] in _ENTRIES:
         return f", for example {_ENTRIES[path[-2]]}"
@@ -119,7 +119,7 @@ _EXPECTED: Final = {
     "model_attributes_type": "a mapping",
     "dict_type": "a mapping",
     "mapping_type": "a mapping",
-    "list_type": "a list",
+    **dict.fromkeys(("list_type", "tuple_type"), "a list"),
     "string_type": "a text, in quotes",
     "string_sub_type": "a text, in quotes",
     "bool_type": "true or false",

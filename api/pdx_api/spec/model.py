@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar, Final, Literal
 from pydantic import Field, StringConstraints
 
 from pdx_api.names import MODEL_MOUNT
-from pdx_api.rule import Rule
+from pdx_api.rule import Rule, matching
 from pdx_api.spec.fields import (
     AbsolutePath,
     ListMap,
@@ -15,7 +15,6 @@ from pdx_api.spec.fields import (
     RelativePath,
     SecretKey,
     Text,
-    matching,
     without_default,
 )
 

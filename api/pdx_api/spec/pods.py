@@ -4,7 +4,7 @@ from typing import Annotated, Any, ClassVar, Final
 
 from pydantic import Field, StringConstraints
 
-from pdx_api.rule import Rule
+from pdx_api.rule import Rule, matching
 from pdx_api.rules.spec_rules import VARIABLE_IS_NOT_SHARED
 from pdx_api.spec.fields import (
     Annotations,
@@ -16,7 +16,6 @@ from pdx_api.spec.fields import (
     ResourceName,
     SecretKey,
     Text,
-    matching,
 )
 
 SEARCH_PATH: Final = "PYTHONPATH"

@@ -6,10 +6,9 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 from pdx_api.connectors import choose
 from pdx_api.connectors.base import Connector
-from pdx_api.defaults import ENGINE_DRAIN_SECONDS, STARTUP_SECONDS, TRACING_RATIO
+from pdx_api.defaults import ENGINE_DRAIN_SECONDS, STARTUP_SECONDS
 from pdx_api.names import Mode, Order, Role
-from pdx_api.otlp import ENDPOINT_RULES
-from pdx_api.rule import Rule
+from pdx_api.rule import Rule, matching
 from pdx_api.rules.routing_rules import REQUEST_RULES
 from pdx_api.rules.spec_rules import (
     FLAG_IS_FREE,
@@ -20,6 +19,7 @@ from pdx_api.rules.spec_rules import (
     RESOURCES_RULES,
     SPEC_RULES,
 )
+from pdx_api.settings import gateway
 from pdx_api.spec.fields import (
     Annotations,
     Argument,
@@ -28,7 +28,6 @@ from pdx_api.spec.fields import (
     Part,
     Quantities,
     Text,
-    matching,
     without_default,
 )
 from pdx_api.spec.kv_transfer import KVTransfer
@@ -219,7 +218,7 @@ class GatewayService(Part):
     annotations: Annotations = Field(default={}, description="Annotations of the Service, for load balancers.")
 
 
-class Gateway(Part):
+class Gateway(Part, gateway.Streams):
     """The gateway in front of the engines."""
 
     enabled: Flag = Field(
@@ -245,12 +244,6 @@ class Gateway(Part):
         default=GatewayCORS(),
         json_schema_extra=without_default,
         description="Requests of browsers from pages of other origins. Default: the gateway refuses them.",
-    )
-    stream_keep_alive_seconds: Annotated[int, Field(strict=True, ge=1, le=3600)] | None = Field(
-        default=None,
-        description="Before the first event of a stream, the gateway sends the client a comment whenever it has sent "
-        "no byte for this number of seconds. The first comment commits the answer to status 200: a later error is an "
-        "event of the stream. Default: no comments.",
     )
     auth: GatewayAuth | None = Field(default=None, description="The clients that may use the gateway. Default: all.")
     tls: GatewayTLS | None = Field(
@@ -287,18 +280,8 @@ class Rollout(Part):
     )
 
 
-class Tracing(Part):
+class Tracing(Part, gateway.Tracing):
     """Traces of requests, as OpenTelemetry's spans: the gateway's, and the engines' below them."""
-
-    endpoint: Annotated[str, *ENDPOINT_RULES, StringConstraints(max_length=512)] = Field(
-        description="URL of the OTLP receiver over HTTP, for example http://collector.observability:4318. Without a "
-        "path, /v1/traces is added. Engines and gateway send their spans to it."
-    )
-    ratio: Annotated[float, Field(strict=True, ge=0, le=1, allow_inf_nan=False)] = Field(
-        default=TRACING_RATIO,
-        description="Share of the requests that are sampled. A request with a valid traceparent follows its sampled "
-        "flag instead. The gateway also exports its own spans of requests that failed or were slow.",
-    )
 
 
 class Observability(Part):

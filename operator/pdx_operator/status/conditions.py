@@ -293,7 +293,7 @@ def _unchanged(old: _Condition) -> _Outcome:
     return _Outcome({"True": True, "False": False}.get(old["status"]), old["reason"], old["message"])
 
 
-def _found(finding: Finding, seconds: int) -> _Outcome:
+def _found(finding: Finding, seconds: float) -> _Outcome:
     if finding.verdict is Verdict.VERIFIED:
         number = f"{finding.pairs} pairs" if finding.pairs != 1 else "1 pair"
         which = "all pairs" if finding.pairs == finding.possible else "which include every engine"

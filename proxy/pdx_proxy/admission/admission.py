@@ -88,7 +88,7 @@ class Admission:
         self, limits: Limits, usage: Usage, releases: Releases, counters: Counters, clock: Callable[[], float]
     ) -> None:
         self._limits = limits
-        self._limits_clients = limits.requests_per_client > 0
+        self._limits_clients = limits.max_requests_per_client > 0
         self._releases = releases
         self._counters = counters
         self._clock = clock
@@ -121,12 +121,12 @@ class Admission:
         if self._limits_clients:
             client = self.client_of(exchange, name)
             of_client = usage.open_of(client)
-            if of_client >= limits.requests_per_client:
+            if of_client >= limits.max_requests_per_client:
                 raise self._shed_client(of_client)
         buffered, size = usage.all_buffered(), exchange.size or 0
         if buffered and buffered + size > self._most_buffered(size):
             raise self._shed(ShedReason.BYTES)
-        if usage.waiting and usage.all_waiting() >= limits.queued_requests:
+        if usage.waiting and usage.all_waiting() >= limits.max_requests:
             self._check_queue(exchange, name)
         permit = Permit(usage, exchange, name, client)
         exchange.count_body(self._counter(permit))
@@ -201,7 +201,7 @@ class Admission:
         deadlines = self._deadlines
         while deadlines and deadlines[0][1].done():
             deadlines.popleft()
-        at = loop.time() + self._limits.queue_seconds
+        at = loop.time() + self._limits.max_wait_seconds
         deadlines.append((at, end))
         if self._timer is None:
             self._timer = loop.call_at(at, self._time_out, loop)
@@ -219,7 +219,7 @@ class Admission:
     def _enqueue(self, waiter: Waiter, *, narrow: bool, tried: bool) -> None:
         exchange, name = waiter.permit.exchange, waiter.permit.name
         assert exchange is not None, "a request waits once, before it has a slot"
-        if self.usage.all_waiting() >= self._limits.queued_requests:
+        if self.usage.all_waiting() >= self._limits.max_requests:
             crowded_out = self._check_queue(exchange, name)
             self._queue.remove(crowded_out)
             if not crowded_out.end.done():
@@ -298,7 +298,7 @@ class Admission:
         drain.mark(usage.completed, usage.seconds)
         ahead = min(float(len(self._queue)), drain.rate(usage.in_flight) * self._last_wait())
         # A queue that is not full has room for a client that comes back before its turn, and engines never idle.
-        early = self._limits.queue_seconds / 2 if reason is ShedReason.QUEUE_TIMEOUT else 0.0
+        early = self._limits.max_wait_seconds / 2 if reason is ShedReason.QUEUE_TIMEOUT else 0.0
         return ShedError(reason, drain.promise(self._clock(), usage.in_flight, ahead, early))
 
     def _last_wait(self) -> float:

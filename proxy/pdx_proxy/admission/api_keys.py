@@ -13,7 +13,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Final, Protocol
 
-from pdx_proxy.config.settings import Keys
+from pdx_api.settings.gateway import Keys
 from pdx_proxy.http.errors import RefusedError
 
 _CHECK_SECONDS: Final = 1.0

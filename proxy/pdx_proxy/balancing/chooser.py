@@ -6,6 +6,7 @@ from typing import Final
 from pdx_api.connectors.families import Push
 from pdx_api.names import Policy as PolicyName
 from pdx_api.names import Role, Split
+from pdx_api.settings.gateway import Choosing
 from pdx_proxy.balancing.decode.balancer import DecodeBalancer
 from pdx_proxy.balancing.decode.handoff_seconds import HandoffSeconds
 from pdx_proxy.balancing.decode.kept_prompts import FEW
@@ -17,7 +18,7 @@ from pdx_proxy.balancing.policies import LEAST, LeastLoad, Policy, PrefixAffinit
 from pdx_proxy.balancing.prefill.backlog import Reservation
 from pdx_proxy.balancing.prefill.balancer import PrefillBalancer
 from pdx_proxy.balancing.prefill.shared_log import SharedLog
-from pdx_proxy.config.settings import SLO, Choosing
+from pdx_proxy.config.settings import SLO
 from pdx_proxy.endpoints.endpoint import Endpoint
 from pdx_proxy.endpoints.snapshot import Snapshot
 from pdx_proxy.http.routes import Kind
@@ -53,7 +54,7 @@ class Chooser:
         self._prefill_choices, self._decode_choices = counters.choices["prefill"], counters.choices["decode"]
         self.prefills = PrefillBalancer(load, log)
         """What the engines have to prefill."""
-        targets = Targets(slo.ttft_milliseconds / 1000, slo.tpot_milliseconds / 1000)
+        targets = Targets(**slo.seconds())
         self.decodes = DecodeBalancer(load, self.prefills, targets, 1 if log is None else log.workers)
         """State of the engines that answer clients."""
         self.splits = choosing.split is Split.AUTO
@@ -191,9 +192,9 @@ class Chooser:
         return policies[name]
 
 
-def _for_prefill(name: PolicyName) -> PolicyName:
+def _for_prefill(name: PolicyName | None) -> PolicyName:
     """Return the policy that takes effect for prefill engines. They answer with one token, so they have no ITL."""
-    return PolicyName.LEAST_REQUESTS if name is PolicyName.LEAST_ITL else name
+    return PolicyName.LEAST_REQUESTS if name is PolicyName.LEAST_ITL else name or PolicyName.EXPECTED_WAIT
 
 
 def _why_not_split(choice: Choice) -> NotSplitReason:

@@ -29,14 +29,14 @@ def leg_limits(
     """
     found: dict[str, float] = {}
     for prefill in snapshot.prefill:
-        found[prefill.name] = _bounded(_limit(prefill, reports, legs_at(prefill)), limits.in_flight_per_prefill)
+        found[prefill.name] = _bounded(_limit(prefill, reports, legs_at(prefill)), limits.max_in_flight_per_prefill)
     seconds = {revision: _prefill_seconds(peers, reports) for revision, peers in snapshot.peers.items()}
     for decode in snapshot.decode:
         waits = decode.order is Order.PREFILL_FIRST and decode.role is Role.DECODE
         batch = batches.get(decode.name, inf)
         ahead = seconds.get(decode.revision, 0.0) if waits else 0.0
         limit = _limit(decode, reports, legs_at(decode), ahead, batch)
-        found[decode.name] = _bounded(limit, limits.in_flight_per_decode)
+        found[decode.name] = _bounded(limit, limits.max_in_flight_per_decode)
     return found
 
 

@@ -1,10 +1,12 @@
-"""The gateway's settings, as frozen values. Pure."""
+"""The gateway's settings, as frozen values: those with a flag (`pdx_api.settings.gateway`) and others. Pure."""
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Final, NamedTuple
 
-from pdx_api import defaults
-from pdx_api.names import ADMIN_PORT, GATEWAY_PORT, LogFormat, Order, Policy, PrefillFailure, Role, Split
+from pdx_api.names import ADMIN_PORT, GATEWAY_PORT, Order, Role
+from pdx_api.settings import gateway
+from pdx_api.settings.kinds import in_bytes
 
 MAX_WORKERS: Final = 64
 
@@ -76,21 +78,9 @@ class EndpointSpec:
 
 
 @dataclass(frozen=True, slots=True)
-class Deadlines:
-    """Limits of each wait, in seconds. `pdx_api.defaults` explains the defaults."""
+class Deadlines(gateway.Deadlines):
+    """Limits of each wait, in seconds."""
 
-    connect: float = defaults.CONNECT_SECONDS
-    """A TCP connection to an engine."""
-    prefill: float = defaults.PREFILL_SECONDS
-    """P's whole leg."""
-    handoff: float = defaults.HANDOFF_SECONDS
-    """In push orders, from P's answer to D's first event: P's lease ends soon after it, and D does not renew it."""
-    first_event: float = defaults.FIRST_EVENT_SECONDS
-    """D's leg up to the first event of its stream, D's queue included."""
-    idle: float = defaults.IDLE_SECONDS
-    """The longest gap between two writes of an engine in a stream."""
-    total: float = defaults.TOTAL_SECONDS
-    """A whole request, from its last byte to the last byte of its answer."""
     settle: float = 10.0
     """One settlement after a client has disconnected."""
     nearly_done: float = 1.0
@@ -109,146 +99,42 @@ class Deadlines:
 
         A stream whose engine may be silent from its beginning has none.
         """
-        return self.first_event if stream else self.total
+        return self.first_event_seconds if stream else self.total_seconds
 
 
 @dataclass(frozen=True, slots=True)
-class Retries:
+class Retries(gateway.Retries, gateway.PrefillFailures):
     """What happens when an engine fails before the first event."""
 
-    on_prefill_failure: PrefillFailure = PrefillFailure.RETRY
-    attempts: int = defaults.ATTEMPTS
-    """Most attempts before the first event of the answer. The last one uses D alone."""
-    budget_percent: int = defaults.RETRY_PERCENT
-    """Retries of the last ten seconds as a percentage of its requests. Beyond it the client gets the failure."""
-    min_retries: int = defaults.MIN_RETRIES
-    """Retries in ten seconds that are allowed whatever the percentage."""
 
-
-@dataclass(frozen=True, slots=True)
-class Choosing:
-    """How engines are selected."""
-
-    prefill_policy: Policy = Policy.EXPECTED_WAIT
-    decode_policy: Policy | None = None
-    """Also for aggregated engines. None: ExpectedWait for these, LeastITL for D's."""
-    disaggregate_above_tokens: int = 0
-    """D alone serves prompts of at most this many tokens, by the estimate. 0 splits all."""
-    split: Split = Split.AUTO
-    """Whether requests are split at all."""
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
+@dataclass(frozen=True)
+class Limits(gateway.ClientLimits, gateway.Queue):
     """Limits of one gateway, for all of its workers together."""
 
-    in_flight_per_decode: int = defaults.IN_FLIGHT_PER_DECODE
-    """Most legs at each engine that answers clients. Further requests wait. 0: what the engine runs at a time."""
-    queued_requests: int = defaults.QUEUED_REQUESTS
-    """Requests in the queue. Further ones are shed."""
-    buffered_bytes: int = defaults.QUEUED_BYTES
-    """Bytes of bodies that wait or are being sent. Further requests are shed."""
-    queue_seconds: float = defaults.QUEUE_SECONDS
-    """Longest wait in the queue."""
-    requests_per_client: int = 0
-    """Open requests of one client, by API key or else address. Further ones are shed. 0: no limit."""
-    max_body_bytes: int = defaults.BODY_BYTES
-    """Largest request body. A larger one gets 413."""
-    in_flight_per_prefill: int = defaults.IN_FLIGHT_PER_PREFILL
-    """Most legs at each P. Further requests wait. 0: what the engine runs at a time."""
-    trusted_proxies: tuple[str, ...] = ()
-    """Networks of proxies whose X-Forwarded-For names the client."""
+    @cached_property
+    def buffered_bytes(self) -> int:
+        """Bytes of bodies that wait or are being sent."""
+        return in_bytes(self.max_buffered_bytes)
+
+    @cached_property
+    def max_body_bytes(self) -> int:
+        """Bytes of the largest body."""
+        return in_bytes(self.max_body_size)
 
 
 @dataclass(frozen=True, slots=True)
-class Health:
+class Health(gateway.SlowStart, gateway.OutlierDetection):
     """When an engine is ejected, and how it returns."""
 
-    consecutive_errors: int = defaults.CONSECUTIVE_ERRORS
-    """Consecutive answers of 500 and above, or broken off, until it is ejected. One lost before them ejects at once."""
-    slow_start_seconds: float = defaults.SLOW_START_SECONDS
-    """How long after its warm-up an engine gets less than its share, rising linearly. 0: no slow start."""
-    stalled_seconds: float = defaults.STALLED_SECONDS
-    """How long an engine's running requests may make no progress until it is ejected. 0: for ever."""
-
 
 @dataclass(frozen=True, slots=True)
-class Logs:
-    """The log on stderr."""
-
-    format: LogFormat = LogFormat.TEXT
-    slow_seconds: float = defaults.SLOW_SECONDS
-    """A request whose answer has not begun by then gets a line in the access log. 0: every request."""
-
-
-@dataclass(frozen=True, slots=True)
-class Tracing:
-    """Traces of requests."""
-
-    endpoint: str | None = None
-    """URL of an OTLP receiver over HTTP; None: no traces."""
-    ratio: float = defaults.TRACING_RATIO
-    """Share of the requests that are sampled. A request with a valid traceparent follows that instead."""
-
-
-@dataclass(frozen=True, slots=True)
-class Verification:
-    """How often the gateway checks whether KV moves within its pairs."""
-
-    period_seconds: float = defaults.VERIFICATION_PERIOD_SECONDS
-    """Between two transfer probes of one engine, once every pair has a verdict. 0: none are sent."""
-
-
-@dataclass(frozen=True, slots=True)
-class SLO:
-    """The service level objectives of a request, in milliseconds. 0: no target."""
-
-    ttft_milliseconds: int = 0
-    """Longest time to the first token. With both, D prefills what it finishes first, as long as its streams keep
-    their TPOT."""
-    tpot_milliseconds: int = 0
-    """Longest mean time per further output token. It limits the legs at each D."""
+class SLO(gateway.SLO):
+    """The service level objectives of a request."""
 
     def seconds(self) -> dict[str, float]:
         """Return the targets that are set, in seconds, by their names."""
-        targets = {"ttft": self.ttft_milliseconds / 1000, "tpot": self.tpot_milliseconds / 1000}
-        return {name: seconds for name, seconds in targets.items() if seconds}
-
-
-@dataclass(frozen=True, slots=True)
-class CORS:
-    """Browsers' requests from pages of other origins."""
-
-    allowed_origins: tuple[str, ...] = ()
-    """Origins whose pages may read answers; `*` stands for all. Empty: none, and preflight requests are refused."""
-
-
-@dataclass(frozen=True, slots=True)
-class Streams:
-    """Streamed answers."""
-
-    keep_alive_seconds: float = 0.0
-    """While engines prefill, a client without a byte for so long gets a comment in its stream. 0: it waits."""
-
-
-@dataclass(frozen=True, slots=True)
-class Keys:
-    """Files of API keys. Changed files are read again."""
-
-    clients: str | None = None
-    """Clients that may use the gateway: lines of `sha256:HEX NAME [weight=N]`. None: every client."""
-    engines: str | None = None
-    """The key that engines require (vLLM's --api-key). None: the client's Authorization is forwarded."""
-
-
-@dataclass(frozen=True, slots=True)
-class TLS:
-    """Files of the serving port's certificate. Changed files are read again."""
-
-    certificate: str | None = None
-    """The certificate and its chain (PEM). None: plain HTTP."""
-    key: str | None = None
-    """Its private key (PEM)."""
+        targets = {"ttft": self.ttft_milliseconds, "tpot": self.tpot_milliseconds}
+        return {name: milliseconds / 1000 for name, milliseconds in targets.items() if milliseconds}
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,17 +151,18 @@ class Settings:
     """Processes that share the serving port."""
     deadlines: Deadlines = field(default_factory=Deadlines)
     retries: Retries = field(default_factory=Retries)
-    choosing: Choosing = field(default_factory=Choosing)
+    choosing: gateway.Choosing = field(default_factory=gateway.Choosing)
     limits: Limits = field(default_factory=Limits)
     health: Health = field(default_factory=Health)
-    verification: Verification = field(default_factory=Verification)
+    verification: gateway.Verification = field(default_factory=gateway.Verification)
     slo: SLO = field(default_factory=SLO)
-    cors: CORS = field(default_factory=CORS)
-    streams: Streams = field(default_factory=Streams)
-    keys: Keys = field(default_factory=Keys)
-    tls: TLS = field(default_factory=TLS)
-    logs: Logs = field(default_factory=Logs)
-    tracing: Tracing = field(default_factory=Tracing)
+    cors: gateway.CORS = field(default_factory=gateway.CORS)
+    streams: gateway.Streams = field(default_factory=gateway.Streams)
+    keys: gateway.Keys = field(default_factory=gateway.Keys)
+    tls: gateway.TLS = field(default_factory=gateway.TLS)
+    logs: gateway.Logs = field(default_factory=gateway.Logs)
+    tracing: gateway.Tracing | None = None
+    """None: no traces."""
     idle_seconds: float = 4.0
     """How long an idle connection to an engine is kept: less than the 5 s after which vLLM closes it."""
     decode_lead_seconds: float = 0.01

@@ -69,7 +69,7 @@ def create_engines(settings: Settings, notify: EventSink, load: Load | None = No
     load = load or Load()
     return Engines(
         settings=settings,
-        pool=ConnectionPool(idle_seconds=settings.idle_seconds, connect_seconds=settings.deadlines.connect),
+        pool=ConnectionPool(idle_seconds=settings.idle_seconds, connect_seconds=settings.deadlines.connect_seconds),
         new_id=map(prefix.__add__, map(str, count(1))).__next__,  # a third of the instructions of a function
         clock=time.perf_counter,
         load=load,

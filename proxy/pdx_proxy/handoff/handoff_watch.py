@@ -73,7 +73,7 @@ class HandoffWatch:
         """Start to watch. If no event shows D's first output, D's answer may take as long as the whole request."""
         if self._connection is not None:
             self._connection.on_lost.add(self._lose)
-        loop, seconds = asyncio.get_running_loop(), self._transfer.settlements.engines.deadlines.handoff
+        loop, seconds = asyncio.get_running_loop(), self._transfer.settlements.engines.deadlines.handoff_seconds
         if shows_output:
             self._timer = loop.call_later(seconds, self._miss_deadline, f"no first event within {seconds:g} s")
         else:
@@ -103,7 +103,7 @@ class HandoffWatch:
         """
         transfer, clock = self._transfer, asyncio.get_running_loop().time
         engines, pair = transfer.settlements.engines, pairing(transfer.prefill, transfer.decode)
-        end = clock() + engines.deadlines.handoff - _search_after(engines.deadlines.handoff)
+        end = clock() + engines.deadlines.handoff_seconds - _search_after(engines.deadlines.handoff_seconds)
         expired = await transfer.expired()
         while True:
             waiting = read_waiting(await transfer.decode_metrics())
@@ -119,7 +119,7 @@ class HandoffWatch:
 
     def _lose(self) -> None:
         prefilled, engines = self._prefilled, self._transfer.settlements.engines
-        if prefilled is not None and engines.clock() - prefilled < engines.deadlines.handoff:
+        if prefilled is not None and engines.clock() - prefilled < engines.deadlines.handoff_seconds:
             self.died = True
             self._decode_leg.interrupt(PrefillEnded(self.loss))
 

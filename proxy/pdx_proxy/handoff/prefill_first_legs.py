@@ -95,7 +95,7 @@ class PrefillFirstLegs(Legs):
             await leg.connect()
             self._prefill = _RUNNING
             record = serving.send_prefill(leg, request, body, engines.new_id())
-            answer = await leg.whole(engines.deadlines.prefill, most=most)
+            answer = await leg.whole(engines.deadlines.prefill_seconds, most=most)
             answered = params_to_relay(leg.endpoint, answer, request.body.api)
             self.prefill_answer = answer
         finally:
@@ -206,7 +206,7 @@ class PrefillFirstLegs(Legs):
         leg, deadlines = self.prefill_leg, self._engines.deadlines
         try:
             if step is Ask.AWAIT_PREFILL:
-                answer = await leg.whole(deadlines.prefill, most=self._most_bytes())
+                answer = await leg.whole(deadlines.prefill_seconds, most=self._most_bytes())
                 self._prefill = Prefill.FINISHED if answer.status == 200 else Prefill.BROKEN
                 return
             assert step is Ask.STOP_PREFILL, "only a push has the other steps"

@@ -213,7 +213,7 @@ class PushPrefill:
                 await leg.connect()
             body = prefill_body(request.body, family.prefill_params(transfer.id))
             record = serving.send_prefill(leg, request, body, transfer.id)
-            answer = await leg.whole(serving.engines.deadlines.prefill)
+            answer = await leg.whole(serving.engines.deadlines.prefill_seconds)
             params = handed_over(prefill, family, answer, request.body.api)
             record.ended = serving.engines.clock()
             self.hits.read(request.path, answer)

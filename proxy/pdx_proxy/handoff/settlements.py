@@ -137,7 +137,7 @@ class Settlements:
         """How long P keeps finished KV that no D reads."""
         family = prefill.family
         kept = None if isinstance(family, Pool) else family.kept_seconds
-        return self.engines.deadlines.handoff + LEASE_MARGIN_SECONDS if kept is None else kept
+        return self.engines.deadlines.handoff_seconds + LEASE_MARGIN_SECONDS if kept is None else kept
 
     async def send(
         self, endpoint: Endpoint, request: Request, body: LegBody, request_id: str, *, short: bool = False

@@ -70,7 +70,9 @@ class WorkerState:
         load, limits = engines.load, engines.settings.limits
         batches = self.chooser.decodes.batch_limits()
         load.limit(leg_limits(engines.snapshot, self.load_reports, limits, load.legs_at, batches))
-        load.lend(engines.snapshot.peers if self.chooser.expects_prefill else {}, limits.in_flight_per_prefill or inf)
+        load.lend(
+            engines.snapshot.peers if self.chooser.expects_prefill else {}, limits.max_in_flight_per_prefill or inf
+        )
 
     def prefill_leg(self, slot: Slot, request: Request, *, outlives: bool = False) -> Leg:
         """Create a leg whose engine prefills the prompt: of a P, or of an aggregated engine.

@@ -116,9 +116,9 @@ def describe(settings: Settings, snapshot: Snapshot, report: dict[str, Any], ser
         "arrivals": report.get("arrivals", {}),
         "history": report.get("history", {}),
         "objectives": {
-            "ttftSeconds": settings.slo.ttft_milliseconds / 1000,
-            "tpotSeconds": settings.slo.tpot_milliseconds / 1000,
-            "queueSeconds": settings.limits.queue_seconds,
+            "ttftSeconds": settings.slo.seconds().get("ttft", 0.0),
+            "tpotSeconds": settings.slo.seconds().get("tpot", 0.0),
+            "queueSeconds": settings.limits.max_wait_seconds,
         },
     }
 

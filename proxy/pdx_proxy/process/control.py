@@ -63,7 +63,7 @@ class Control:
         self.history = History(self._engines.clock())
         self._idle_checks = IdleChecks(self._engines.clock, self._legs, self.endpoint_manager.on_event)
         self._stalls = StallDetector(settings.health.stalled_seconds)
-        self._queues = PushQueues(self._engines.deadlines.handoff)
+        self._queues = PushQueues(self._engines.deadlines.handoff_seconds)
         self.scraper = EngineScraper(
             self._engines,
             self._snapshot,

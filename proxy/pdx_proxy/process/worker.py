@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
+from pdx_api.settings.gateway import Tracing as TracingSettings
 from pdx_proxy.admission.admission import Admission
 from pdx_proxy.admission.api_keys import Keyring
 from pdx_proxy.admission.quarantine import Verdicts
@@ -19,7 +20,6 @@ from pdx_proxy.balancing.load import Load
 from pdx_proxy.balancing.load_reports import LoadReports
 from pdx_proxy.balancing.prefill.shared_log import SharedLog
 from pdx_proxy.config.settings import Settings
-from pdx_proxy.config.settings import Tracing as TracingSettings
 from pdx_proxy.endpoints.snapshot import Snapshot
 from pdx_proxy.engines.upstreams import create_engines
 from pdx_proxy.handoff.settlements import Settlements
@@ -65,9 +65,9 @@ def keep_memory() -> None:
         mallopt(_M_MMAP_THRESHOLD, _MAP_BYTES)
 
 
-def create_tracing(settings: TracingSettings, clock: Callable[[], float], workers: int) -> Tracing | None:
+def create_tracing(settings: TracingSettings | None, clock: Callable[[], float], workers: int) -> Tracing | None:
     """The traces of a worker; None if there is no receiver."""
-    if settings.endpoint is None:
+    if settings is None:
         return None
     from pdx_proxy.telemetry.span_exporter import OTLPSink  # OpenTelemetry's SDK, for workers that use it only
 

@@ -72,7 +72,7 @@ class Gateway:
         raised: Exception | None = None
         permit: Permit | None = None
         keep_alive: StreamKeepAlive | None = None
-        keep_alive_seconds = serving.engines.settings.streams.keep_alive_seconds
+        keep_alive_seconds = serving.engines.settings.streams.stream_keep_alive_seconds
         if keep_alive_seconds and exchange.path in STREAMED:
             exchange = keep_alive = StreamKeepAlive(exchange, keep_alive_seconds)
         try:
@@ -145,7 +145,7 @@ class Gateway:
                 exchange,
                 leg,
                 headers,
-                engines.deadlines.idle,
+                engines.deadlines.idle_seconds,
                 self._serving.counters,
                 timeline.trace,
                 engines if result.may_be_silent else None,

@@ -3,9 +3,9 @@
 import asyncio
 from typing import Final, cast
 
+from pdx_api.settings.gateway import Keys
 from pdx_proxy.admission.permit import Permit
 from pdx_proxy.balancing.chooser import SESSION_HEADER
-from pdx_proxy.config.settings import Keys
 from pdx_proxy.handoff.request import Request, StreamStart
 from pdx_proxy.handoff.worker_state import WorkerState
 from pdx_proxy.http.downstream.exchange import Exchange
@@ -40,7 +40,7 @@ class RequestReader:
         self._without_trace = tuple(name for name in self._forwarded if name not in _TRACE)
         """For requests that are sampled: each of their legs has a trace context of its own."""
         self._loop = asyncio.get_running_loop()
-        self._total_seconds = settings.deadlines.total
+        self._total_seconds = settings.deadlines.total_seconds
 
     async def read(
         self,

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from pdx_api.logs import configure, fields
-from pdx_proxy.config.settings import Logs, Settings
+from pdx_api.settings.gateway import Logs
+from pdx_proxy.config.settings import Settings
 from pdx_proxy.telemetry.counters import FAILED, Outcome
 from pdx_proxy.telemetry.timeline import NEVER, Timeline
 

@@ -19,8 +19,9 @@ import pytest
 
 from pdx_api.kube.kinds import POD
 from pdx_api.names import ADMIN_PORT, ENGINE_CONTAINER, LABEL_ROLE, Order, Role
+from pdx_api.settings.gateway import Verification
 from pdx_cluster.app.cluster import Cluster
-from pdx_proxy.config.settings import Address, Verification
+from pdx_proxy.config.settings import Address
 from pdx_proxy.discovery.pod_watcher import PodDiscovery
 from pdx_sim import SimEngine
 from tests.cluster.runtime.harness import Api, Body, Operator

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from pdx_api.names import Order
+from pdx_api.settings.gateway import Keys
 from pdx_proxy.admission import api_keys as keys_module
-from pdx_proxy.config.settings import Address, Keys, Limits, Settings
+from pdx_proxy.config.settings import Address, Limits, Settings
 from pdx_proxy.health.warm_up import explain
 from pdx_proxy.http.upstream.failures import BadAnswer, ConnectFailure, Reason
 from pdx_proxy.process.main import run
@@ -140,7 +141,7 @@ async def test_keys_change_while_it_serves(files: Keys, make_world: MakeWorld, t
 
 async def test_a_key_has_a_limit_of_its_own(files: Keys, make_world: MakeWorld) -> None:
     world = await make_world(
-        Order.PREFILL_FIRST, d={"decode_token_seconds": 0.02}, keys=files, limits=Limits(requests_per_client=1)
+        Order.PREFILL_FIRST, d={"decode_token_seconds": 0.02}, keys=files, limits=Limits(max_requests_per_client=1)
     )
     first = asyncio.create_task(world.complete(headers=ALICE, tokens=20))
     await eventually(lambda: world.d.counts.running_now)

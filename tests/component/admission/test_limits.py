@@ -33,7 +33,7 @@ async def test_a_decode_runs_what_it_can_and_its_queue_is_short(make_world: Make
 async def test_a_prefill_has_a_limit_of_its_own(make_world: MakeWorld) -> None:
     """One P for two D's: what D's have room for does not fill P."""
     slow = {"prefill_base_seconds": 0.05, "prefill_slots": 1}
-    limits = Limits(in_flight_per_prefill=2)
+    limits = Limits(max_in_flight_per_prefill=2)
     world = await make_world(Order.PREFILL_FIRST, decode=2, p=slow, limits=limits)
     tasks = [asyncio.create_task(world.complete(prompt=f"{number} {PROMPT}", tokens=2)) for number in range(12)]
     legs: list[int] = []
@@ -73,7 +73,9 @@ async def test_a_client_with_one_request_does_not_wait_for_those_of_another(make
 
 async def test_a_client_that_left_holds_its_slot_until_all_is_settled(make_world: MakeWorld) -> None:
     """In push orders P goes on. So do the request's slot, its client's open request and the bytes of its body."""
-    world = await make_world(Order.CONCURRENT, p={"prefill_base_seconds": 0.6}, limits=Limits(requests_per_client=1))
+    world = await make_world(
+        Order.CONCURRENT, p={"prefill_base_seconds": 0.6}, limits=Limits(max_requests_per_client=1)
+    )
     _, writer = await world.raw(Shape().body())
     await eventually(lambda: world.p.counts.running_now)
     usage = world.worker._admission.usage
@@ -88,7 +90,7 @@ async def test_a_client_that_left_holds_its_slot_until_all_is_settled(make_world
 
 
 async def test_a_body_that_does_not_come_holds_nothing(make_world: MakeWorld) -> None:
-    limits = Limits(in_flight_per_decode=1, buffered_bytes=1 << 20, queued_requests=0)
+    limits = Limits(max_in_flight_per_decode=1, max_buffered_bytes=1 << 20, max_requests=0)
     world = await make_world(Order.PREFILL_FIRST, limits=limits)
     listen = world.gateway.listen
     writers: list[asyncio.StreamWriter] = []
@@ -146,7 +148,7 @@ LINES = {
 @pytest.mark.parametrize("kind", LINES)
 async def test_lines_of_a_client_s_own_do_not_hide_it(kind: str, server: str, make_world: MakeWorld) -> None:
     """Its proxy appends a line with its address, rather than to the client's own line."""
-    limits = Limits(requests_per_client=1, trusted_proxies=("127.0.0.0/8",))
+    limits = Limits(max_requests_per_client=1, trusted_proxies=("127.0.0.0/8",))
     world = await make_world(Order.PREFILL_FIRST, p={"prefill_base_seconds": 0.6}, limits=limits)
     _, first = await world.raw(Shape().body(), head=f"X-Forwarded-For: {CLIENT}\r\n")
     await eventually(lambda: world.p.counts.running_now)

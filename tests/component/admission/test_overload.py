@@ -45,7 +45,7 @@ async def _request_in_order(world: World, count: int, done: list[int]) -> "list[
 
 
 async def test_requests_wait_in_order_and_further_ones_are_shed(order: Order, make_world: MakeWorld) -> None:
-    world = await make_world(order, d=SLOW, limits=Limits(in_flight_per_decode=1, queued_requests=3))
+    world = await make_world(order, d=SLOW, limits=Limits(max_in_flight_per_decode=1, max_requests=3))
     done: list[int] = []
     tasks = await _request_in_order(world, 4, done)
     assert _queued(world) == 3
@@ -75,7 +75,7 @@ async def test_requests_wait_in_order_and_further_ones_are_shed(order: Order, ma
 )
 async def test_a_full_queue_is_429_in_the_shape_of_each_api(path: str, kind: str, make_world: MakeWorld) -> None:
     world = await make_world(
-        Order.PREFILL_FIRST, d=SLOW, limits=Limits(in_flight_per_decode=1, queued_requests=1), debug_headers=True
+        Order.PREFILL_FIRST, d=SLOW, limits=Limits(max_in_flight_per_decode=1, max_requests=1), debug_headers=True
     )
     tasks = await _request_in_order(world, 2, [])
     reply = await world.post(path, {"model": "sim", "messages": [], "input": "a"})
@@ -86,7 +86,7 @@ async def test_a_full_queue_is_429_in_the_shape_of_each_api(path: str, kind: str
 
 
 async def test_sdks_repeat_a_request_that_met_a_full_queue(make_world: MakeWorld) -> None:
-    world = await make_world(Order.PREFILL_FIRST, d=SLOW, limits=Limits(in_flight_per_decode=1, queued_requests=1))
+    world = await make_world(Order.PREFILL_FIRST, d=SLOW, limits=Limits(max_in_flight_per_decode=1, max_requests=1))
     async with openai.AsyncOpenAI(base_url=f"{world.url}/v1", api_key="k", max_retries=9) as client:
         await client.models.list()
         tasks = []
@@ -102,7 +102,7 @@ async def test_sdks_repeat_a_request_that_met_a_full_queue(make_world: MakeWorld
 
 
 async def test_a_wait_that_is_too_long_is_shed(make_world: MakeWorld) -> None:
-    limits = Limits(in_flight_per_decode=1, queue_seconds=0.05)
+    limits = Limits(max_in_flight_per_decode=1, max_wait_seconds=0.05)
     world = await make_world(Order.PREFILL_FIRST, d=SLOW, limits=limits)
     first = asyncio.create_task(world.complete(tokens=150))
     await eventually(lambda: world.d.counts.running_now)
@@ -115,7 +115,7 @@ async def test_a_wait_that_is_too_long_is_shed(make_world: MakeWorld) -> None:
 
 
 async def test_a_client_that_disconnects_leaves_the_queue(make_world: MakeWorld) -> None:
-    limits = Limits(in_flight_per_decode=1, queued_requests=1)
+    limits = Limits(max_in_flight_per_decode=1, max_requests=1)
     world = await make_world(Order.PREFILL_FIRST, d=SLOW, limits=limits)
     first = asyncio.create_task(world.complete(tokens=150))
     await eventually(lambda: world.d.counts.running_now)
@@ -134,7 +134,7 @@ async def test_a_client_that_disconnects_leaves_the_queue(make_world: MakeWorld)
 
 async def test_after_a_client_gave_up_the_newest_come_first(make_world: MakeWorld) -> None:
     """Those that have waited longest would give up next, while an engine works on them."""
-    limits = Limits(in_flight_per_decode=1, queued_requests=9)
+    limits = Limits(max_in_flight_per_decode=1, max_requests=9)
     world = await make_world(Order.PREFILL_FIRST, d={"decode_token_seconds": 0.1}, limits=limits)
     served = asyncio.create_task(world.complete(tokens=10))
     await eventually(lambda: world.d.counts.running_now)
@@ -159,7 +159,7 @@ async def test_after_a_client_gave_up_the_newest_come_first(make_world: MakeWorl
 
 
 async def test_one_client_has_a_limit_of_its_own(make_world: MakeWorld) -> None:
-    world = await make_world(Order.PREFILL_FIRST, d=SLOW, limits=Limits(requests_per_client=2))
+    world = await make_world(Order.PREFILL_FIRST, d=SLOW, limits=Limits(max_requests_per_client=2))
     tasks = await _request_in_order(world, 2, [])
     reply = await world.complete(headers={"X-Forwarded-For": "10.1.2.3"})
     assert (reply.status, reply.error["code"], reply.error["type"]) == (429, 429, "RateLimitError")
@@ -183,7 +183,7 @@ async def _answer(reader: asyncio.StreamReader) -> tuple[bytes, dict[str, Any]]:
 @pytest.mark.parametrize("chunked", [False, True], ids=["length", "chunked"])
 async def test_bodies_are_bounded(chunked: bool, make_world: MakeWorld) -> None:
     """A body beyond the limit is refused at once, without being read, and reaches no engine."""
-    world = await make_world(Order.PREFILL_FIRST, limits=Limits(buffered_bytes=1 << 20))
+    world = await make_world(Order.PREFILL_FIRST, limits=Limits(max_buffered_bytes=1 << 20))
     _reader, writer = await asyncio.open_connection(world.gateway.listen.host, world.gateway.listen.port)
     half = b'{"prompt":"' + b"x" * (600 << 10)
     head = CHUNKED if chunked else request_of({}).partition(b"Content-Length")[0] + b"Content-Length: 800000\r\n\r\n"
@@ -212,7 +212,7 @@ async def test_bodies_are_bounded(chunked: bool, make_world: MakeWorld) -> None:
 
 
 async def test_a_body_is_not_buffered_during_the_relay(make_world: MakeWorld) -> None:
-    world = await make_world(Order.PREFILL_FIRST, d=SLOW, limits=Limits(in_flight_per_decode=1))
+    world = await make_world(Order.PREFILL_FIRST, d=SLOW, limits=Limits(max_in_flight_per_decode=1))
     reader, writer = await world.raw(Shape(stream=True).body(tokens=100))
     await reader.readuntil(b"data: ")
     usage = world.worker._admission.usage
@@ -228,7 +228,7 @@ async def test_a_body_is_not_buffered_during_the_relay(make_world: MakeWorld) ->
 
 async def test_a_client_that_sends_on_still_reads_its_refusal(make_world: MakeWorld) -> None:
     """The rest of a refused body is discarded; the connection is not cut while the client reads its answer."""
-    world = await make_world(Order.PREFILL_FIRST, d=SLOW, limits=Limits(requests_per_client=1))
+    world = await make_world(Order.PREFILL_FIRST, d=SLOW, limits=Limits(max_requests_per_client=1))
     tasks = await _request_in_order(world, 1, [])
     reader, writer = await asyncio.open_connection(world.gateway.listen.host, world.gateway.listen.port)
     size = 20 << 20
@@ -250,7 +250,7 @@ async def test_two_workers_share_the_limits(make_world: MakeWorld) -> None:
         Order.PREFILL_FIRST,
         d={"decode_token_seconds": 0.02},
         workers=2,
-        limits=Limits(in_flight_per_decode=4, queued_requests=2),
+        limits=Limits(max_in_flight_per_decode=4, max_requests=2),
     )
     tasks = [asyncio.create_task(_alone(world)) for _ in range(24)]
     most = 0
@@ -274,7 +274,7 @@ async def _alone(world: World) -> int:
 
 async def test_ten_times_too_much(make_world: MakeWorld) -> None:
     """For some seconds: it goes on serving, and queued requests and buffered bytes stay bounded."""
-    limits = Limits(in_flight_per_decode=8, queued_requests=8, queue_seconds=1.0)
+    limits = Limits(max_in_flight_per_decode=8, max_requests=8, max_wait_seconds=1.0)
     world = await make_world(Order.PREFILL_FIRST, d={"decode_token_seconds": 0.002}, limits=limits)
     loop = asyncio.get_running_loop()
     statuses: dict[int, int] = {200: 0, 429: 0, 503: 0}

@@ -5,7 +5,7 @@ from collections import Counter
 from typing import Any
 
 from pdx_api.names import Order, Policy, Role, Split
-from pdx_proxy.config.settings import Choosing
+from pdx_api.settings.gateway import Choosing
 from pdx_proxy.process.workers import ProcessWorkers
 from pdx_sim import FaultKind
 from tests.component.conftest import MakeWorld

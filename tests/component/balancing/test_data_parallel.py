@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from pdx_api.defaults import CONSECUTIVE_ERRORS
 from pdx_api.names import Order, Role
+from pdx_api.settings.gateway import OutlierDetection
 from pdx_cli.commands.gateway import add_arguments, settings_of
 from pdx_cli.errors import CommandError
 from pdx_proxy.config.settings import Address, EndpointSpec
@@ -76,7 +76,7 @@ async def test_a_failure_of_one_rank_is_its_own(push: Order, ranked: Ranked) -> 
     await eventually(lambda: len(world.gateway.registry.snapshot.prefill) == 2)
     world.allowed.stranded = True
     world.fault(world.p, FaultKind.STATUS, count=None)
-    for _ in range(2 * CONSECUTIVE_ERRORS):
+    for _ in range(2 * OutlierDetection.consecutive_errors):
         assert (await world.complete()).text == Shape().expected()
         await eventually(lambda: world.settled)
         if len(world.gateway.registry.snapshot.prefill) < 2:

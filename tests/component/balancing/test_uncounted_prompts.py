@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from pdx_api.names import Order, Role
-from pdx_proxy.config.settings import Choosing, Health
+from pdx_api.settings.gateway import Choosing
+from pdx_proxy.config.settings import Health
 from pdx_sim import FaultKind, SimEngine
 from tests.component.conftest import MakeWorld
 from tests.component.harness import SHORT, Reply, World, eventually

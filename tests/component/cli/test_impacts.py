@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from pdx_api.names import Order
+from pdx_api.settings.gateway import Verification
 from pdx_api.verification import Verdict
 from pdx_cli.main import main
-from pdx_proxy.config.settings import Limits, Verification
+from pdx_proxy.config.settings import Limits
 from pdx_proxy.health import engine_scraper
 from pdx_proxy.health.history import History
 from pdx_proxy.verification import prober, record
@@ -141,7 +142,7 @@ async def test_a_decode_engine_that_is_too_slow(make_world: MakeWorld, capsys: p
 
 async def test_a_full_queue(make_world: MakeWorld, capsys: pytest.CaptureFixture[str]) -> None:
     slow = {"decode_token_seconds": 0.03}
-    world = await make_world(Order.PREFILL_FIRST, d=slow, limits=Limits(in_flight_per_decode=1))
+    world = await make_world(Order.PREFILL_FIRST, d=slow, limits=Limits(max_in_flight_per_decode=1))
     clients = [asyncio.create_task(serve(world, 3)) for _ in range(8)]
     inspector = Inspector(world, capsys)
     findings = await inspector.until(has("FirstTokenLate", "QueueLong"), "--slo", "ttft=300ms,tpot=1s")

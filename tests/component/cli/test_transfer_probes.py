@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from pdx_api.names import Order, Role
+from pdx_api.settings.gateway import Verification
 from pdx_api.verification import Cause, Verdict
 from pdx_cli.main import main
-from pdx_proxy.config.settings import Verification
 from pdx_proxy.verification import prober, record
 from pdx_sim.core.counters import Violation
 from pdx_sim.settings import OnLoadFailure

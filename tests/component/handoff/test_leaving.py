@@ -166,7 +166,7 @@ async def test_whole_requests_stop_too(make_world: MakeWorld) -> None:
 
 
 async def test_a_hanging_prefill_is_let_go(order: Order, shape: Shape, make_world: MakeWorld) -> None:
-    world = await make_world(order, deadlines=replace(SHORT, prefill=0.5, settle=0.5))
+    world = await make_world(order, deadlines=replace(SHORT, prefill_seconds=0.5, settle=0.5))
     world.allowed.stranded = not world.pull
     world.fault(world.p, FaultKind.HANG_BEFORE_HEAD, count=None)
     task = _begin(world, shape)

@@ -52,7 +52,7 @@ async def test_a_p_whose_d_has_refused_is_left_to_finish(make_world: MakeWorld) 
 
 
 async def test_the_whole_requests_deadline_holds_while_p_goes_first(make_world: MakeWorld) -> None:
-    deadlines = replace(LONG, total=0.3)
+    deadlines = replace(LONG, total_seconds=0.3)
     world = await make_world(Order.PREFILL_FIRST, p={"prefill_base_seconds": 2.0}, deadlines=deadlines, **MOONCAKE)
     assert (await world.complete(TEXT)).status == 504
     await eventually(lambda: world.p.counts.prefills_aborted == 1, 5.0, "P is stopped")

@@ -154,7 +154,7 @@ async def test_a_prefill_that_may_not_be_stopped_finishes(shape: Shape, make_poo
 
 @pytest.mark.parametrize("kind", [FaultKind.HANG_BEFORE_HEAD, FaultKind.LOSE_ANSWER, FaultKind.ERROR_EVENT])
 async def test_a_prefill_that_fails_for_nobody_has_not_finished(kind: FaultKind, make_pool: MakePool) -> None:
-    deadlines = Deadlines(prefill=0.3)
+    deadlines = Deadlines(prefill_seconds=0.3)
     world = await make_pool(p=SLOW_PREFILL, sim={"connector": "LMCache"}, deadlines=deadlines)
     world.p.faults.add(kind, seconds=2.0)
     task = await _begin(world, Shape())

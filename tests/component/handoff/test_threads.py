@@ -6,7 +6,8 @@ from collections import Counter
 import pytest
 
 from pdx_api.names import Order, Role
-from pdx_proxy.config.settings import Choosing, Deadlines
+from pdx_api.settings.gateway import Choosing
+from pdx_proxy.config.settings import Deadlines
 from pdx_proxy.health import engine_scraper
 from pdx_sim import FaultKind
 from tests.component.conftest import MakeWorld

@@ -4,7 +4,8 @@ import asyncio
 from contextlib import suppress
 
 from pdx_api.names import Order, Role
-from pdx_proxy.config.settings import Address, Deadlines, EndpointSpec, Settings, Verification
+from pdx_api.settings.gateway import Verification
+from pdx_proxy.config.settings import Address, Deadlines, EndpointSpec, Settings
 from pdx_proxy.endpoints.endpoint import State
 from pdx_proxy.process.control import Control
 from pdx_sim import FaultKind

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from pdx_api.names import Order, Policy, Role
+from pdx_api.settings.gateway import Choosing
 from pdx_proxy.balancing.load_reports import LoadReport, LoadReports
-from pdx_proxy.config.settings import Choosing
 from pdx_proxy.health import engine_scraper
 from pdx_sim import SimEngine
 from tests.component.conftest import MakeWorld

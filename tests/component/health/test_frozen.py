@@ -7,9 +7,10 @@ from dataclasses import replace
 import pytest
 
 from pdx_api.names import Order, Role
+from pdx_api.settings.gateway import Verification
 from pdx_api.verification import Verdict
 from pdx_api.vllm_metrics import EngineMetrics
-from pdx_proxy.config.settings import Address, Deadlines, EndpointSpec, Verification
+from pdx_proxy.config.settings import Address, Deadlines, EndpointSpec
 from pdx_proxy.endpoints.endpoint import Endpoint, State
 from pdx_proxy.endpoints.events import Cause, EndpointEvent, HealthCheckRequest
 from pdx_proxy.endpoints.snapshot import Snapshot

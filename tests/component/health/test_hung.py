@@ -143,7 +143,7 @@ async def test_an_engine_that_hangs_in_a_worker_process_is_ejected(
 
 async def test_streams_wait_in_the_queue_of_an_engine(make_world: MakeWorld) -> None:
     """One sequence at a time at the only D: the last stream waits far longer than `handoff`, and all are answered."""
-    deadlines = replace(SHORT, prefill=30.0, handoff=0.1, first_event=30.0)
+    deadlines = replace(SHORT, prefill_seconds=30.0, handoff_seconds=0.1, first_event_seconds=30.0)
     world = await make_world(PULL, d={"max_running": 1, "decode_token_seconds": 0.02}, deadlines=deadlines)
     shape = Shape(stream=True)
     replies = await asyncio.gather(*(world.complete(shape, prompt=f"{n} " * 50, tokens=10) for n in range(6)))

@@ -11,7 +11,7 @@ from pdx_sim import FaultKind, SimEngine
 from tests.component.conftest import MakeWorld
 from tests.component.harness import FAST, SHORT, Shape, World, eventually
 
-RESTARTS = {"sim": {"lease_seconds": 2.0}, "deadlines": replace(SHORT, first_event=10.0, prefill=10.0)}
+RESTARTS = {"sim": {"lease_seconds": 2.0}, "deadlines": replace(SHORT, first_event_seconds=10.0, prefill_seconds=10.0)}
 """A D that waits for an earlier start of P must be freed by a settlement, not by a deadline."""
 
 

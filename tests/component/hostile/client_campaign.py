@@ -16,7 +16,8 @@ from typing import Any, Final
 
 from benchmarks.soak import frame
 from benchmarks.soak.program import ROOT
-from pdx_proxy.config.settings import Keys, Limits
+from pdx_api.settings.gateway import Keys
+from pdx_proxy.config.settings import Limits
 from pdx_sim import Violation
 from tests.component.hostile.client_behaviours import BEHAVIOURS
 from tests.component.hostile.clients import BYTES_PER_SECOND, KEY

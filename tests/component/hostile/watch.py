@@ -13,19 +13,20 @@ from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.soak.program import GatewayProcess
-from pdx_proxy.config.settings import Deadlines, Health, Retries, Settings, Verification
+from pdx_api.settings.gateway import Verification
+from pdx_proxy.config.settings import Deadlines, Health, Retries, Settings
 
 MAY_USE: Final = 150 << 20
 """Bytes that all processes of the gateway may use in addition to those when it was idle."""
 CALLBACK_SECONDS: Final = 0.05
 """CPU time of a callback of an event loop."""
 DEADLINES: Final = Deadlines(
-    connect=1.0,
-    prefill=2.0,
-    handoff=2.0,
-    first_event=2.5,
-    idle=2.5,
-    total=10.0,
+    connect_seconds=1.0,
+    prefill_seconds=2.0,
+    handoff_seconds=2.0,
+    first_event_seconds=2.5,
+    idle_seconds=2.5,
+    total_seconds=10.0,
     settle=2.0,
     nearly_done=0.1,
     warm_up=2.0,

@@ -9,7 +9,7 @@ import openai
 import pytest
 
 from pdx_api.names import Order
-from pdx_proxy.config.settings import CORS
+from pdx_api.settings.gateway import CORS
 from pdx_proxy.http.downstream.fallback import AiohttpExchange
 from pdx_proxy.http.downstream.http1 import Http1Connection
 from tests.component.conftest import MakeWorld

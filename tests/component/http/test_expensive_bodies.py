@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from pdx_api.names import Order
-from pdx_proxy.config.settings import Keys, Limits
+from pdx_api.settings.gateway import Keys
+from pdx_proxy.config.settings import Limits
 from pdx_proxy.http.downstream.boundary import FEW_CHUNKS, LEAST_CHUNK_BYTES
 from pdx_proxy.http.downstream.inflation import check_ratio, inflate, inflater_of
 from pdx_proxy.http.errors import RefusedError
@@ -225,7 +226,7 @@ def test_a_body_that_inflates_far_is_refused_early() -> None:
 
 
 async def test_inflated_bytes_count_as_buffered(keys: Keys, make_world: MakeWorld) -> None:
-    world = await _world(make_world, keys, limits=Limits(buffered_bytes=4 << 20))
+    world = await _world(make_world, keys, limits=Limits(max_buffered_bytes=4 << 20))
     usage = world.worker._admission.usage
     usage.add_buffered(1)  # another body: one alone is bounded by its size only
     sent = HEAD + KEY + b"Connection: close\r\nContent-Encoding: gzip\r\n" + _length(BOMB)
@@ -327,7 +328,7 @@ async def test_bytes_ahead_count_as_buffered(size: int, make_world: MakeWorld) -
 
 async def test_bytes_ahead_that_are_refused_end_the_connection(make_world: MakeWorld) -> None:
     world = await make_world(
-        Order.PREFILL_FIRST, d={"decode_token_seconds": 0.01}, limits=Limits(buffered_bytes=50_000)
+        Order.PREFILL_FIRST, d={"decode_token_seconds": 0.01}, limits=Limits(max_buffered_bytes=50_000)
     )
     usage = world.worker._admission.usage
     usage.add_buffered(40_000)

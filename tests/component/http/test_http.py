@@ -168,7 +168,7 @@ async def test_expect_100_continue(make_world: MakeWorld) -> None:
 
 
 async def test_body_limit(make_world: MakeWorld) -> None:
-    world = await make_world(Order.PREFILL_FIRST, limits=Limits(max_body_bytes=10_000))
+    world = await make_world(Order.PREFILL_FIRST, limits=Limits(max_body_size=10_000))
     reply = await world.complete(prompt="x" * 20_000)
     assert (reply.status, reply.error["code"], reply.error["type"]) == (413, 413, "Request Entity Too Large")
     assert reply.headers["connection"] == "close"

@@ -208,7 +208,7 @@ SLOW: dict[str, tuple[bytes, bytes, int]] = {
 @pytest.mark.parametrize("name", SLOW)
 async def test_a_slow_client_is_disconnected(name: str, make_world: MakeWorld) -> None:
     begin, drops, counted = SLOW[name]
-    world = await make_world(Order.PREFILL_FIRST, limits=Limits(max_body_bytes=1000 * 1000))
+    world = await make_world(Order.PREFILL_FIRST, limits=Limits(max_body_size=1000 * 1000))
     requests = _requests(world)
     reader, writer = await _open(world)
     writer.write(begin)

@@ -14,7 +14,7 @@ import pytest
 from aiohttp import web
 
 from pdx_api.names import Order
-from pdx_proxy.config.settings import CORS
+from pdx_api.settings.gateway import CORS
 from tests.component.conftest import MakeWorld
 from tests.component.harness import SHAPES, Shape, World
 from tests.component.http.scripted import DONE, LAST, STREAM, TOKEN, Script, chunk, scripted

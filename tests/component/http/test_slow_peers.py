@@ -147,7 +147,7 @@ async def test_the_last_bytes_are_sent_before_the_process_ends(path: str, make_w
 @pytest.mark.parametrize("path", PATHS)
 async def test_declared_bodies_take_nothing(path: str, make_world: MakeWorld, send: Send) -> None:
     """Neither a slot nor bytes: only what has arrived counts."""
-    limits = Limits(in_flight_per_decode=1, queued_requests=1, buffered_bytes=1 << 20)
+    limits = Limits(max_in_flight_per_decode=1, max_requests=1, max_buffered_bytes=1 << 20)
     world = await make_world(Order.PREFILL_FIRST, limits=limits)
     head = request_of({}, PATHS[path]).partition(b"Content-Length")[0] + b"Content-Length: 900000\r\n\r\n"
     world.sent += 4

@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from pdx_api.names import Order
-from pdx_proxy.config.settings import TLS
+from pdx_api.settings.gateway import TLS
 from pdx_proxy.http.downstream import certificate, listener
 from pdx_proxy.http.downstream.certificate import CertificateError, certificate_of
 from tests.component.conftest import MakeWorld

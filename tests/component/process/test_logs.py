@@ -9,7 +9,7 @@ import pytest
 
 from pdx_api.logs import JsonFormatter, TextFormatter
 from pdx_api.names import Order
-from pdx_proxy.config.settings import Logs
+from pdx_api.settings.gateway import Logs
 from pdx_proxy.engines.leg import Leg
 from pdx_proxy.handoff.request import Request
 from pdx_proxy.handoff.worker_state import WorkerState

@@ -7,7 +7,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from pdx_api.names import Order, Policy, PrefillFailure, Role
-from pdx_proxy.config.settings import Address, Choosing, Deadlines, EndpointSpec, Limits, Retries, Settings
+from pdx_api.settings.gateway import Choosing
+from pdx_proxy.config.settings import Address, Deadlines, EndpointSpec, Limits, Retries, Settings
 from pdx_proxy.endpoints.endpoint import Endpoint
 from pdx_proxy.engines.upstreams import create_engines
 from pdx_proxy.handoff.settlements import Settlements
@@ -66,7 +67,7 @@ async def test_a_stream_is_counted_while_it_runs(order: Order, make_world: MakeW
 
 async def test_the_wait_in_the_queue_is_part_of_the_first_token(make_world: MakeWorld) -> None:
     slow = {"decode_token_seconds": 0.01}
-    world = await make_world(Order.PREFILL_FIRST, d=slow, limits=Limits(in_flight_per_decode=1))
+    world = await make_world(Order.PREFILL_FIRST, d=slow, limits=Limits(max_in_flight_per_decode=1))
     await asyncio.gather(*(world.complete(STREAM, tokens=20) for _ in range(2)))
     found = await page(world)
     sums = found["pdx_phase_seconds_sum"]
@@ -75,7 +76,9 @@ async def test_the_wait_in_the_queue_is_part_of_the_first_token(make_world: Make
 
 
 async def test_which_policy_decided(order: Order, make_world: MakeWorld) -> None:
-    world = await make_world(order, choosing=Choosing(Policy.PREFIX_AFFINITY, Policy.SESSION_AFFINITY))
+    world = await make_world(
+        order, choosing=Choosing(prefill_policy=Policy.PREFIX_AFFINITY, decode_policy=Policy.SESSION_AFFINITY)
+    )
     await world.complete()
     await world.complete(headers={"x-session-id": "me"})
     assert (await page(world))["pdx_endpoint_selections_total"] == {
@@ -145,7 +148,7 @@ async def test_kv_is_held_until_decode_has_it(order: Order, make_world: MakeWorl
 async def test_a_lease_is_the_connectors_own(
     connector: str, order: Order, seconds: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    serving = WorkerState(create_engines(Settings(deadlines=Deadlines(handoff=7)), lambda _: None))
+    serving = WorkerState(create_engines(Settings(deadlines=Deadlines(handoff_seconds=7)), lambda _: None))
     prefill = Endpoint(EndpointSpec(Address("p", 1), Role.PREFILL, connector=connector, order=order))
     serving.counters.pin(prefill.name)
     timers: list[tuple[Any, ...]] = []

@@ -16,7 +16,7 @@ TRANSFER_SECONDS = 0.6
 @pytest.mark.parametrize("push", PUSH)
 async def test_a_push_that_does_not_come_is_given_up(push: Order, make_world: MakeWorld) -> None:
     slow = {"transfer_seconds": TRANSFER_SECONDS}
-    world = await make_world(push, sim=slow, deadlines=replace(SHORT, handoff=0.1, warm_up=30.0))
+    world = await make_world(push, sim=slow, deadlines=replace(SHORT, handoff_seconds=0.1, warm_up=30.0))
     starts = world.endpoint(world.p).generation
     reply = await world.complete(Shape(stream=True))
     assert (reply.status, reply.text) == (200, Shape(stream=True).expected())
@@ -31,7 +31,9 @@ async def test_a_push_that_does_not_come_is_given_up(push: Order, make_world: Ma
 async def test_a_push_is_not_lost_while_decode_queues_the_request(push: Order, make_world: MakeWorld) -> None:
     """D has no free block for the request until the deadline: it holds nothing for the push, so nothing is counted."""
     d = {"num_blocks": 10, "block_size": 16, "max_model_len": 160, "decode_token_seconds": 0.04}
-    world = await make_world(push, d=d, deadlines=replace(SHORT, handoff=0.2, first_event=20.0, warm_up=30.0))
+    world = await make_world(
+        push, d=d, deadlines=replace(SHORT, handoff_seconds=0.2, first_event_seconds=20.0, warm_up=30.0)
+    )
     shape = Shape(stream=True)
     prompt = "a b " * 99  # 7 blocks
     first = asyncio.create_task(world.complete(shape, prompt=prompt, tokens=50))
@@ -47,7 +49,7 @@ async def test_a_push_is_not_lost_while_decode_queues_the_request(push: Order, m
 @pytest.mark.parametrize("push", PUSH)
 async def test_without_a_stream_the_whole_answer_has_its_own_deadline(push: Order, make_world: MakeWorld) -> None:
     slow = {"transfer_seconds": TRANSFER_SECONDS}
-    world = await make_world(push, sim=slow, deadlines=replace(SHORT, handoff=0.1, warm_up=30.0))
+    world = await make_world(push, sim=slow, deadlines=replace(SHORT, handoff_seconds=0.1, warm_up=30.0))
     reply = await world.complete(Shape())
     assert (reply.status, reply.text) == (200, Shape().expected())
     assert await world.outcomes() == {"split": 1}

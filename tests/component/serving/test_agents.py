@@ -220,7 +220,7 @@ async def test_a_failed_load_of_a_long_response_is_retried(make_world: MakeWorld
 
 
 async def test_anthropics_client_reads_the_gateways_errors(make_world: MakeWorld) -> None:
-    world = await make_world(Order.PREFILL_FIRST, limits=Limits(requests_per_client=1))
+    world = await make_world(Order.PREFILL_FIRST, limits=Limits(max_requests_per_client=1))
     client = anthropic.AsyncAnthropic(base_url=world.url, api_key="none", max_retries=0)
     message: Any = {"model": "sim", "max_tokens": 8, "messages": [{"role": "user", "content": "a"}]}
     nested: Any = None

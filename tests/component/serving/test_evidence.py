@@ -8,7 +8,8 @@ from typing import Any, Final
 import pytest
 
 from pdx_api.names import Order, Role
-from pdx_proxy.config.settings import Health, Keys, Retries
+from pdx_api.settings.gateway import Keys
+from pdx_proxy.config.settings import Health, Retries
 from pdx_sim import FaultKind, SimEngine
 from pdx_sim.api.server import Seen
 from tests.component.bad_requests import KINDS, Limiter, Watched

@@ -146,7 +146,7 @@ async def test_vllm_032_queues_while_it_is_paused(order: Order, make_world: Make
 @pytest.mark.parametrize(("version", "mode"), [("0.32.0", "wait"), ("0.32.0", "keep"), ("0.33.0", "keep")])
 async def test_an_engine_that_queues_is_asked(version: str, mode: str, make_world: MakeWorld) -> None:
     """A request that waits too long leads to a health check, and that to the question whether the engine is paused."""
-    deadlines = replace(SHORT, first_event=0.5, handoff=0.5, warm_up=0.5)
+    deadlines = replace(SHORT, first_event_seconds=0.5, handoff_seconds=0.5, warm_up=0.5)
     world = await make_world(Order.PREFILL_FIRST, decode=2, sim={"version": version}, deadlines=deadlines)
     await pause(world, world.d, mode)
     for number in range(3):

@@ -11,7 +11,8 @@ from typing import Any, Final
 import pytest
 
 from pdx_api.names import Order, PrefillFailure, Role
-from pdx_proxy.config.settings import Keys, Limits, Retries
+from pdx_api.settings.gateway import Keys
+from pdx_proxy.config.settings import Limits, Retries
 from tests.component.conftest import MakeWorld
 from tests.component.deadly import WORD, Mine, Way, send_ordinary
 from tests.component.harness import Reply, Shape, World, eventually

@@ -17,7 +17,7 @@ STREAMS = {"chat": Shape(True, True), "messages": Shape(agent="messages", stream
 STREAMS["responses"] = Shape(agent="responses", stream=True)
 HIDDEN: dict[str, Any] = {"include_reasoning": False, "tokens": 27}
 TOKEN_SECONDS = 0.045
-SHORT = Deadlines(handoff=0.5, first_event=0.7, idle=0.4)
+SHORT = Deadlines(handoff_seconds=0.5, first_event_seconds=0.7, idle_seconds=0.4)
 """All shorter than the reasoning of 24 tokens. A first token takes some milliseconds."""
 
 
@@ -46,7 +46,7 @@ async def test_hidden_reasoning_is_not_cut(
 @pytest.mark.parametrize("stream", STREAMS.values(), ids=STREAMS)
 async def test_a_silent_engine_that_does_nothing_is_cut(stream: Shape, make_world: MakeWorld) -> None:
     """Although the request may hide its reasoning."""
-    world = await make_world(Order.PREFILL_FIRST, deadlines=Deadlines(idle=0.4))
+    world = await make_world(Order.PREFILL_FIRST, deadlines=Deadlines(idle_seconds=0.4))
     events = 2 if stream.agent != "responses" else 5
     world.fault(world.d, FaultKind.HANG_AFTER_HEAD, events=events)
     reply = await world.complete(stream, **HIDDEN)
@@ -57,7 +57,7 @@ async def test_a_silent_engine_that_does_nothing_is_cut(stream: Shape, make_worl
 async def test_a_hung_core_is_cut(make_world: MakeWorld) -> None:
     """It reports a running request, and generates nothing."""
     engine = {"decode_token_seconds": TOKEN_SECONDS, "reasoning_tokens": 24}
-    world = await make_world(Order.PREFILL_FIRST, d=engine, deadlines=Deadlines(idle=0.4))
+    world = await make_world(Order.PREFILL_FIRST, d=engine, deadlines=Deadlines(idle_seconds=0.4))
     hidden = asyncio.create_task(world.complete(STREAMS["chat"], **HIDDEN))
     await asyncio.sleep(0.3)
     world.d.faults.add(FaultKind.HANG_CORE, seconds=3600.0)

@@ -8,13 +8,14 @@ import openai
 import pytest
 
 from pdx_api.names import Order
-from pdx_proxy.config.settings import Deadlines, Limits, Streams
+from pdx_api.settings.gateway import Streams
+from pdx_proxy.config.settings import Deadlines, Limits
 from pdx_sim import FaultKind
 from tests.component.conftest import MakeWorld
 from tests.component.harness import SHAPES, SHORT, Shape, eventually
 
 COMMENT = b": keep-alive\n\n"
-FAST = Streams(keep_alive_seconds=0.05)
+FAST = Streams(stream_keep_alive_seconds=0.05)
 SLOW = {"prefill_base_seconds": 0.4}
 LEASE = {"lease_seconds": 2.0}
 TEXT = Shape(stream=True)
@@ -74,7 +75,7 @@ async def test_other_answers_are_as_before(make_world: MakeWorld) -> None:
     assert (reply.status, reply.error["code"]) == (400, 400), "an error before the first comment keeps its status"
     other = await make_world(Order.PREFILL_FIRST, p=SLOW)
     assert _events((await other.complete(TEXT)).raw)[0] == 0
-    quick = await make_world(Order.PREFILL_FIRST, streams=Streams(keep_alive_seconds=20.0))
+    quick = await make_world(Order.PREFILL_FIRST, streams=Streams(stream_keep_alive_seconds=20.0))
     assert _events((await quick.complete(TEXT)).raw)[0] == 0
 
 
@@ -148,8 +149,16 @@ async def test_the_openai_client_raises_it(make_world: MakeWorld) -> None:
 
 
 async def test_an_expired_request_ends_with_an_event(make_world: MakeWorld) -> None:
-    deadlines = replace(SHORT, total=0.5, prefill=0.5, first_event=0.5, handoff=0.5, connect=0.5, idle=0.5)
-    limits = Limits(queue_seconds=0.1)
+    deadlines = replace(
+        SHORT,
+        total_seconds=0.5,
+        prefill_seconds=0.5,
+        first_event_seconds=0.5,
+        handoff_seconds=0.5,
+        connect_seconds=0.5,
+        idle_seconds=0.5,
+    )
+    limits = Limits(max_wait_seconds=0.1)
     world = await make_world(Order.PREFILL_FIRST, streams=FAST, deadlines=deadlines, limits=limits)
     world.fault(world.p, FaultKind.LONG_PREFILL, seconds=1.0)
     world.allowed.expired = True
@@ -162,7 +171,7 @@ async def test_an_expired_request_ends_with_an_event(make_world: MakeWorld) -> N
 
 async def test_a_queued_request_gets_none(make_world: MakeWorld) -> None:
     """It may still be shed, with a status and a Retry-After."""
-    limits = Limits(in_flight_per_decode=1, queue_seconds=0.3)
+    limits = Limits(max_in_flight_per_decode=1, max_wait_seconds=0.3)
     world = await make_world(Order.PREFILL_FIRST, p={"prefill_base_seconds": 1.5}, streams=FAST, limits=limits)
     first = asyncio.create_task(world.complete(TEXT, prompt="first"))
     await eventually(lambda: world.p.counts.running_now)

@@ -5,7 +5,8 @@ import asyncio
 import pytest
 
 from pdx_api.names import Order
-from pdx_proxy.config.settings import Limits, Logs, Tracing
+from pdx_api.settings.gateway import Logs, Tracing
+from pdx_proxy.config.settings import Limits
 from pdx_proxy.telemetry import span_exporter
 from pdx_sim import FaultKind
 from pdx_sim.engine import SimEngine
@@ -260,7 +261,7 @@ async def test_each_leg_of_a_retry_has_its_own_span(make_world: MakeWorld, recei
 
 
 async def test_a_wait_in_the_queue_is_a_span(make_world: MakeWorld, receiver: OTLPReceiver) -> None:
-    limits = Limits(in_flight_per_decode=1)
+    limits = Limits(max_in_flight_per_decode=1)
     world = await make_world(Order.PREFILL_FIRST, tracing=traced(receiver, 1.0), limits=limits)
     await asyncio.gather(world.complete(tokens=40), world.complete(tokens=40))
     await eventually(lambda: len(receiver.spans) == 7)
@@ -273,7 +274,7 @@ async def test_a_wait_in_the_queue_is_a_span(make_world: MakeWorld, receiver: OT
 async def test_a_request_that_is_shed_while_it_waits_has_its_queue(
     make_world: MakeWorld, receiver: OTLPReceiver
 ) -> None:
-    limits = Limits(in_flight_per_decode=1, queue_seconds=0.1)
+    limits = Limits(max_in_flight_per_decode=1, max_wait_seconds=0.1)
     world = await make_world(Order.PREFILL_FIRST, tracing=traced(receiver), limits=limits)
     world.fault(world.d, FaultKind.SLOW, factor=200.0)
     first = asyncio.create_task(world.complete(tokens=20))

@@ -15,7 +15,7 @@ import pytest
 
 from benchmarks.soak.results import print_line
 from pdx_api.names import Order
-from pdx_proxy.config.settings import Keys
+from pdx_api.settings.gateway import Keys
 from pdx_sim import SimEngine
 from pdx_sim.api.server import Seen
 from tests.component.bad_requests import KINDS, MARK, Limiter, Watched

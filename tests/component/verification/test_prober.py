@@ -9,8 +9,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from pdx_api.names import Mode, Order, Role
+from pdx_api.settings.gateway import Verification
 from pdx_api.verification import RESULT_PATH, Cause, Finding, Verdict
-from pdx_proxy.config.settings import Verification
 from pdx_proxy.health import engine_scraper
 from pdx_proxy.verification import attempt, prober, record
 from pdx_proxy.verification.verdict import UNANSWERED_PROBES

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from pdx_api.names import Order
+from pdx_api.settings.gateway import Verification
 from pdx_api.verification import Verdict
-from pdx_proxy.config.settings import Deadlines, Retries, Verification
+from pdx_proxy.config.settings import Deadlines, Retries
 from pdx_proxy.verification import attempt, prober, record, schedule, suspension
 from pdx_sim import FaultKind, SimEngine
 from tests.component.conftest import MakeWorld
@@ -18,7 +19,7 @@ NO_BUDGET = Retries(budget_percent=0, min_retries=0)
 FORMS: dict[str, Any] = {
     "verification": Verification(period_seconds=30.0),
     "retries": NO_BUDGET,
-    "deadlines": Deadlines(handoff=1.0, settle=2.0, warm_up=2.0),
+    "deadlines": Deadlines(handoff_seconds=1.0, settle=2.0, warm_up=2.0),
 }
 
 

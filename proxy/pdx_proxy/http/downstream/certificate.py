@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
 from pdx_api.names import TLS_CERTIFICATE_FLAG, TLS_KEY_FLAG
-from pdx_proxy.config.settings import TLS
+from pdx_api.settings.gateway import TLS
 
 _CHECK_SECONDS: Final = 1.0
 """How often the files are checked for changes."""

@@ -9,6 +9,7 @@ import pytest
 
 from benchmarks.bench.virtual_time import run_virtually
 from pdx_api.names import Order, Role
+from pdx_api.settings.gateway import Choosing
 from pdx_cli.bench.analysis.phases import TO_FIRST_TOKEN, Phase, adds_up
 from pdx_cli.bench.analysis.steps import Slo, StepResult
 from pdx_cli.bench.load.connection import Server
@@ -17,7 +18,7 @@ from pdx_cli.bench.load.traces import Request, Trace
 from pdx_cli.bench.load.workload import Traced
 from pdx_cli.bench.measure import ArmRun, Observer, Plan
 from pdx_cli.bench.targets import by_url
-from pdx_proxy.config.settings import Choosing, Limits
+from pdx_proxy.config.settings import Limits
 from pdx_sim import SimSettings
 from tests.component.cli.programs import TEST_SECONDS
 from tests.component.harness import World
@@ -107,7 +108,7 @@ def test_a_push_overlaps_and_no_phase_counts_twice(order: Order) -> None:
 
 
 def test_a_p_that_is_full_queues_in_the_gateway() -> None:
-    step = run_virtually(measured(pairs((PROMPT, PROMPT)), limits=Limits(in_flight_per_prefill=1)))
+    step = run_virtually(measured(pairs((PROMPT, PROMPT)), limits=Limits(max_in_flight_per_prefill=1)))
     check(step, {**{phase: SPLIT[phase] for phase in SPLIT if phase is not Phase.QUEUE}, Phase.GATEWAY_QUEUE: WAIT / 2})
 
 

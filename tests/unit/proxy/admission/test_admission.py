@@ -110,7 +110,7 @@ class Setup:
 
 async def test_clients_are_served_in_fair_order() -> None:
     """Client a has many requests in the queue; each of b's waits for one slot at most."""
-    setup = Setup(queued_requests=50)
+    setup = Setup(max_requests=50)
     first = setup.acquire()
     await setup.admit(first)
     order: list[str] = []
@@ -133,7 +133,7 @@ async def test_clients_are_served_in_fair_order() -> None:
 
 
 async def test_weights_and_addresses_behind_proxies_make_clients() -> None:
-    setup = Setup(slots=0, trusted_proxies=("10.0.0.0/8",), queued_requests=50)
+    setup = Setup(slots=0, trusted_proxies=("10.0.0.0/8",), max_requests=50)
     setup.admission.set_weights({"heavy": 2})
     order: list[str] = []
 
@@ -160,7 +160,7 @@ async def test_weights_and_addresses_behind_proxies_make_clients() -> None:
 
 
 async def test_a_full_queue_sheds_the_client_with_the_most_requests() -> None:
-    setup = Setup(slots=0, queued_requests=3)
+    setup = Setup(slots=0, max_requests=3)
     tasks = [asyncio.create_task(setup.admit(setup.acquire(peer="a"))) for _ in range(3)]
     await asyncio.sleep(0)
     with pytest.raises(ShedError, match="queue is full"):
@@ -178,13 +178,13 @@ async def test_a_full_queue_sheds_the_client_with_the_most_requests() -> None:
 
 
 async def test_no_request_waits_without_a_queue() -> None:
-    setup = Setup(slots=0, queued_requests=0)
+    setup = Setup(slots=0, max_requests=0)
     with pytest.raises(ShedError, match="queue is full"):
         await setup.admit(setup.acquire())
 
 
 async def test_a_wait_that_is_too_long_is_shed() -> None:
-    setup = Setup(queue_seconds=0.01)
+    setup = Setup(max_wait_seconds=0.01)
     first, second = setup.acquire(5), setup.acquire(7)
     await setup.admit(first)
     with pytest.raises(ShedError) as shed:
@@ -198,7 +198,7 @@ async def test_a_wait_that_is_too_long_is_shed() -> None:
 
 
 async def test_bytes_count_as_they_arrive() -> None:
-    setup = Setup(buffered_bytes=100)
+    setup = Setup(max_buffered_bytes=100)
     exchange: Any = FakeExchange(90)
     growing = setup.admission.acquire(exchange, None)
     assert setup.usage.buffered == 0, "a length that is declared holds nothing"
@@ -218,7 +218,7 @@ async def test_bytes_count_as_they_arrive() -> None:
 async def test_large_bodies_leave_bytes_to_small_ones() -> None:
     """However many clients send large bodies slowly, a small request is served."""
     most = 16 * SMALL_BODY_BYTES
-    setup = Setup(buffered_bytes=most)
+    setup = Setup(max_buffered_bytes=most)
     exchanges: list[Any] = [FakeExchange(most // 2) for _ in range(3)]
     permits = [setup.admission.acquire(exchange, None) for exchange in exchanges]
     for exchange in exchanges[:2]:
@@ -239,7 +239,7 @@ async def test_large_bodies_leave_bytes_to_small_ones() -> None:
 
 
 async def test_a_permit_is_held_until_all_is_settled() -> None:
-    setup = Setup(requests_per_client=1)
+    setup = Setup(max_requests_per_client=1)
     permit = setup.acquire(10)
     await setup.admit(permit)
     permit.hold()
@@ -269,7 +269,7 @@ async def test_an_answer_does_not_keep_the_body_of_a_settled_attempt() -> None:
 
 
 async def test_clients_differ_by_key_or_address() -> None:
-    setup = Setup(requests_per_client=1)
+    setup = Setup(max_requests_per_client=1)
     mine = setup.acquire(peer="a")
     for peer, name in (("b", None), ("a", "alice"), ("a", "bob")):
         setup.acquire(peer=peer, name=name).release()
@@ -301,7 +301,7 @@ async def test_what_needs_less_room_passes() -> None:
 
 
 async def test_retry_after_follows_the_duration_of_requests() -> None:
-    setup = Setup(slots=10, queued_requests=5, queue_seconds=30.0)
+    setup = Setup(slots=10, max_requests=5, max_wait_seconds=30.0)
     served: list[Permit] = []
 
     async def one() -> None:
@@ -330,7 +330,7 @@ async def test_retry_after_follows_the_duration_of_requests() -> None:
 async def test_every_permit_is_released(seed: int) -> None:
     """Requests that end, disconnect, are cancelled, wait too long or grow, in any order."""
     rng = random.Random(seed)
-    setup = Setup(3, queued_requests=4, buffered_bytes=60, requests_per_client=5, queue_seconds=0.01)
+    setup = Setup(3, max_requests=4, max_buffered_bytes=60, max_requests_per_client=5, max_wait_seconds=0.01)
     most = 0
 
     async def one(number: int) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from pdx_api.settings.gateway import Keys
 from pdx_proxy.admission.api_keys import (
     KeyFileError,
     Keyring,
@@ -16,7 +17,6 @@ from pdx_proxy.admission.api_keys import (
     parse_engine_key,
     parse_weights,
 )
-from pdx_proxy.config.settings import Keys
 
 
 def line(key: str, name: str) -> str:

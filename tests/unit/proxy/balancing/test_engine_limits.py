@@ -260,10 +260,15 @@ def test_legs_are_limited_by_reports_and_settings() -> None:
         by_name = leg_limits(snapshot, reports, Limits(**more), lambda _: Legs(100))
         return [by_name[each.name] for each in (p, d, pushed)]
 
-    assert found(LoadReports(limits=limits)) == [6, 120, 100], "with P first, 20 of D's may be at a P"
-    assert found(LoadReports(limits=limits), in_flight_per_decode=50, in_flight_per_prefill=3) == [3, 50, 50]
-    assert found(LoadReports(limits=limits), in_flight_per_decode=500, in_flight_per_prefill=50) == [6, 120, 100]
+    reports = LoadReports(limits=limits)
+    assert found(reports) == [6, 120, 100], "with P first, 20 of D's may be at a P"
+    assert found(LoadReports(limits=limits), max_in_flight_per_decode=50, max_in_flight_per_prefill=3) == [3, 50, 50]
+    assert found(LoadReports(limits=limits), max_in_flight_per_decode=500, max_in_flight_per_prefill=50) == [
+        6,
+        120,
+        100,
+    ]
     assert found(LoadReports()) == [FIRST_LIMIT] * 3, "before the first report"
     silent = LoadReports(silent=frozenset((p.name, d.name, pushed.name)))
     assert found(silent) == [UNREPORTED_LIMIT] * 3
-    assert found(silent, in_flight_per_decode=700, in_flight_per_prefill=9) == [9, 700, 700]
+    assert found(silent, max_in_flight_per_decode=700, max_in_flight_per_prefill=9) == [9, 700, 700]

@@ -11,11 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pdx_api.names import Policy, Role
+from pdx_api.settings.gateway import Choosing
 from pdx_proxy.balancing.chooser import Chooser
 from pdx_proxy.balancing.load import Load
 from pdx_proxy.balancing.load_reports import LoadReport, LoadReports
 from pdx_proxy.balancing.policies import BOUND, FREE, affine, least, least_load, pressure, pressures
-from pdx_proxy.config.settings import Address, Choosing, EndpointSpec
+from pdx_proxy.config.settings import Address, EndpointSpec
 from pdx_proxy.endpoints.endpoint import Endpoint, State
 from pdx_proxy.endpoints.snapshot import Snapshot
 from pdx_proxy.http.routes import Kind
@@ -181,7 +182,9 @@ def request(body: Body = EMPTY, session: str = "") -> Body:
 
 
 def chooser(prefill: Policy = Policy.LEAST_REQUESTS, decode: Policy = Policy.LEAST_REQUESTS, above: int = 0) -> Chooser:
-    return Chooser(Choosing(prefill, decode, above), Load(), Counters())
+    return Chooser(
+        Choosing(prefill_policy=prefill, decode_policy=decode, disaggregate_above_tokens=above), Load(), Counters()
+    )
 
 
 def chosen(by: Chooser, sent: Body, rounds: int = 4) -> tuple[set[str], set[str]]:
@@ -233,7 +236,7 @@ DECIDING = [
 @pytest.mark.parametrize(("policy", "session", "deciding"), DECIDING)
 def test_a_choice_names_the_policy_that_decided(policy: Policy, session: str, deciding: Policy) -> None:
     counters, sent, snapshot = Counters(), request(session=session), Snapshot.of(POOL)
-    by = Chooser(Choosing(Policy.LEAST_ITL, policy), Load(), counters)
+    by = Chooser(Choosing(prefill_policy=Policy.LEAST_ITL, decode_policy=policy), Load(), counters)
     choice = by.choose(snapshot, sent, split=True, avoid=(), cursor=0)
     assert choice is not None
     assert (choice.policy.name, choice.prefill_policy.name) == (deciding, Policy.LEAST_REQUESTS)

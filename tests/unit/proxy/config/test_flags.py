@@ -2,108 +2,73 @@
 
 import argparse
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
+from functools import reduce
 from typing import Any
 
 import pytest
-from pydantic import BaseModel
+from pydantic.alias_generators import to_camel
 
-from pdx_api.names import LogFormat, Policy, PrefillFailure, Split
-from pdx_api.quantities import quantity
+from pdx_api.names import Policy, PrefillFailure, Split
 from pdx_api.render.gateway_flags import gateway_flags
-from pdx_api.spec.kv_transfer import Verification as SpecVerification
+from pdx_api.settings.gateway import Choosing, Keys, Tracing
+from pdx_api.settings.groups import SETTINGS
+from pdx_api.settings.kinds import Choice, Seconds, Size, Whole, in_bytes
+from pdx_api.settings.setting import Setting
 from pdx_api.spec.parse import parse
-from pdx_api.spec.routing import GatewayCORS, GatewayLimits, GatewayLogs, Routing
+from pdx_api.spec.schema import object_schema
 from pdx_api.spec.types import Spec
 from pdx_cli.commands.gateway import add_arguments as add_gateway_arguments
 from pdx_cli.commands.gateway import settings_of as gateway_settings_of
 from pdx_cli.main import main as pdx
 from pdx_cli.usage import ended as ended_with_a_stop
 from pdx_proxy.__main__ import create_parser, main, settings_of
-from pdx_proxy.config.flags import FLAGS, flags_of
-from pdx_proxy.config.settings import (
-    CORS,
-    SLO,
-    TLS,
-    Choosing,
-    Deadlines,
-    Health,
-    Keys,
-    Limits,
-    Logs,
-    Retries,
-    Settings,
-    Streams,
-    Tracing,
-    Verification,
-)
+from pdx_proxy.config.flags import Parser, add_flags, with_flags
+from pdx_proxy.config.settings import Deadlines, Health, Limits, Retries, Settings
+from scripts.command_line import command_line
+from scripts.reference import reference
 from tests.pddeployments import FULL, changed
 
 IN_CLUSTER = ["--deployment", "tiny", "--namespace", "models"]
 
-INTERNAL = {"deadlines": {"settle", "nearly_done", "warm_up", "health_check"}}
+INTERNAL = {("deadlines", field) for field in ("settle", "nearly_done", "warm_up", "health_check")}
 """Settings without a flag."""
-
-Path = str
-
-TABLE: dict[Path, tuple[object, str, str, object]] = {
-    "spec.routing.split": ("Never", "choosing", "split", Split.NEVER),
-    "spec.routing.prefillPolicy": ("PrefixAffinity", "choosing", "prefill_policy", Policy.PREFIX_AFFINITY),
-    "spec.routing.decodePolicy": ("LeastLoad", "choosing", "decode_policy", Policy.LEAST_LOAD),
-    "spec.routing.disaggregateAboveTokens": (512, "choosing", "disaggregate_above_tokens", 512),
-    "spec.routing.onPrefillFailure": ("Fail", "retries", "on_prefill_failure", PrefillFailure.FAIL),
-    "spec.routing.retries.attempts": (5, "retries", "attempts", 5),
-    "spec.routing.retries.budgetPercent": (7, "retries", "budget_percent", 7),
-    "spec.routing.retries.minRetries": (0, "retries", "min_retries", 0),
-    "spec.routing.deadlines.connectSeconds": (9, "deadlines", "connect", 9.0),
-    "spec.routing.deadlines.prefillSeconds": (11, "deadlines", "prefill", 11.0),
-    "spec.routing.deadlines.handoffSeconds": (60, "deadlines", "handoff", 60.0),
-    "spec.routing.deadlines.firstEventSeconds": (61, "deadlines", "first_event", 61.0),
-    "spec.routing.deadlines.idleSeconds": (62, "deadlines", "idle", 62.0),
-    "spec.routing.deadlines.totalSeconds": (86400, "deadlines", "total", 86400.0),
-    "spec.routing.queue.maxRequests": (0, "limits", "queued_requests", 0),
-    "spec.routing.queue.maxWaitSeconds": (0, "limits", "queue_seconds", 0.0),
-    "spec.routing.queue.maxInFlightPerDecode": (1, "limits", "in_flight_per_decode", 1),
-    "spec.routing.queue.maxInFlightPerPrefill": (7, "limits", "in_flight_per_prefill", 7),
-    "spec.routing.queue.maxBufferedBytes": ("1.5Gi", "limits", "buffered_bytes", 3 * 2**29),
-    "spec.gateway.limits.maxBodySize": (5000, "limits", "max_body_bytes", 5000),
-    "spec.gateway.limits.maxRequestsPerClient": (3, "limits", "requests_per_client", 3),
-    "spec.gateway.limits.trustedProxies": (
-        *(["10.0.0.0/8", "fd00::/8"], "limits", "trusted_proxies"),
-        ("10.0.0.0/8", "fd00::/8"),
-    ),
-    "spec.gateway.cors.allowedOrigins": (
-        *(["https://chat.example.com", "*"], "cors", "allowed_origins"),
-        ("https://chat.example.com", "*"),
-    ),
-    "spec.gateway.streamKeepAliveSeconds": (15, "streams", "keep_alive_seconds", 15.0),
-    "spec.gateway.logs.format": ("JSON", "logs", "format", LogFormat.JSON),
-    "spec.gateway.logs.slowSeconds": (0, "logs", "slow_seconds", 0.0),
-    "spec.routing.outlierDetection.consecutiveErrors": (2, "health", "consecutive_errors", 2),
-    "spec.routing.outlierDetection.stalledSeconds": (300, "health", "stalled_seconds", 300.0),
-    "spec.routing.slowStartSeconds": (0, "health", "slow_start_seconds", 0.0),
-    "spec.kvTransfer.verification.periodSeconds": (0, "verification", "period_seconds", 0.0),
-    "spec.observability.tracing": (
-        *({"endpoint": "http://collector:4318"}, "tracing", "endpoint"),
-        "http://collector:4318",
-    ),
-    "spec.slo.ttftMilliseconds": (2000, "slo", "ttft_milliseconds", 2000),
-    "spec.slo.tpotMilliseconds": (50, "slo", "tpot_milliseconds", 50),
+TEXTS: dict[str, Any] = {
+    "--trusted-proxies": ("10.0.0.0/8", "fd00::/8"),
+    "--cors-allowed-origins": ("https://chat.example.com", "*"),
 }
-"""Field -> a value, and the part, the name and the value of its setting."""
+"""Values of settings that are texts."""
+
+IN_SPEC = [each for each in SETTINGS if each.group.spec]
+OF_EVERY_SPEC = [each for each in IN_SPEC if each.group.part != "tracing"]
+REFERENCE = reference(object_schema())
+COMMAND_LINE = command_line()
 
 
-def _leaves(part: type[BaseModel], path: str) -> Iterator[Path]:
-    for name, field in part.model_fields.items():
-        inner = f"{path}.{field.alias or name}"
-        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
-            yield from _leaves(field.annotation, inner)
-        else:
-            yield inner
+def _path(setting: Setting) -> str:
+    return ".".join(to_camel(step) for step in ("spec", *setting.group.spec.split("."), setting.field))
+
+
+def _other_value(setting: Setting) -> Any:
+    """A value that is not the default and fits the defaults of the others."""
+    match setting.kind:
+        case Whole() | Seconds():
+            return (setting.default or 0) + 1
+        case Size():
+            return in_bytes(setting.default) + 1
+        case Choice(names):
+            return next(name for name in names if name is not setting.default)
+    return TEXTS[setting.flag]
 
 
 def _spec(path: str, value: object) -> Spec:
-    return parse(changed(path, value)).spec
+    return parse(changed(path, list(value) if isinstance(value, tuple) else value)).spec
+
+
+def flags_of(argv: Sequence[str]) -> Settings:
+    parser = Parser(allow_abbrev=False)
+    add_flags(parser)
+    return with_flags(Settings(), parser.parse_args(argv))
 
 
 def _with(part: str, **fields: object) -> Settings:
@@ -111,73 +76,82 @@ def _with(part: str, **fields: object) -> Settings:
     return dataclasses.replace(usual, **{part: dataclasses.replace(getattr(usual, part), **fields)})
 
 
-def test_no_field_is_forgotten() -> None:
-    fields = {*_leaves(Routing, "spec.routing"), *_leaves(GatewayLimits, "spec.gateway.limits")}
-    fields |= {*_leaves(GatewayLogs, "spec.gateway.logs"), *_leaves(type(Spec.model_fields["slo"].default), "spec.slo")}
-    fields |= {*_leaves(SpecVerification, "spec.kvTransfer.verification"), *_leaves(GatewayCORS, "spec.gateway.cors")}
-    fields |= {"spec.gateway.streamKeepAliveSeconds"}
-    fields |= {"spec.observability.tracing"}
-    assert set(TABLE) == fields
-
-
-def test_no_setting_is_forgotten() -> None:
-    parts: dict[str, type] = {
-        "choosing": Choosing,
-        "retries": Retries,
-        "deadlines": Deadlines,
-        "limits": Limits,
-        "health": Health,
+def test_every_setting_of_the_gateway_is_declared() -> None:
+    usual = Settings()
+    parts = {field.name: getattr(usual, field.name) for field in dataclasses.fields(usual)}
+    fields = {
+        (name, field.name)
+        for name, part in parts.items()
+        if dataclasses.is_dataclass(part)
+        for field in dataclasses.fields(part)
     }
-    parts |= {"logs": Logs, "verification": Verification, "slo": SLO, "cors": CORS, "streams": Streams}
-    settings = {
-        (part, field.name)
-        for part, kind in parts.items()
-        for field in dataclasses.fields(kind)
-        if field.name not in INTERNAL.get(part, ())
-    }
-    assert {row[1:3] for row in TABLE.values()} == {*settings, ("tracing", "endpoint")}
-    settings |= {("tracing", field.name) for field in dataclasses.fields(Tracing)}
-    keys = {("keys", field.name) for field in dataclasses.fields(Keys)}
-    keys |= {("tls", field.name) for field in dataclasses.fields(TLS)}
-    assert {(flag.part, flag.field) for flags in FLAGS.values() for flag in flags} == settings | keys
+    assert {(each.group.part, each.field) for each in OF_EVERY_SPEC} < fields
+    tracing = {("tracing", field.name) for field in dataclasses.fields(Tracing)}
+    assert {(each.group.part, each.field) for each in SETTINGS} == (fields - INTERNAL) | tracing
 
 
-@pytest.mark.parametrize("path", TABLE)
-def test_a_field_sets_one_setting(path: Path) -> None:
-    value, part, field, setting = TABLE[path]
-    flags = gateway_flags(_spec(path, value))
-    assert len(flags) == 1
-    assert flags_of(flags) == _with(part, **{field: setting})
+@pytest.mark.parametrize("setting", IN_SPEC, ids=lambda setting: setting.flag)
+def test_a_setting_has_a_field_and_a_line_of_the_reference(setting: Setting) -> None:
+    *parts, name = _path(setting).split(".")
+    schema: Any = object_schema()
+    for step in parts:
+        schema = schema["properties"][step]
+    found = schema["properties"][name]
+    assert found["description"] == setting.description.replace("{default}", f"{setting.default}") != ""
+    section = REFERENCE.split(f"\n## {'.'.join(parts)}\n")[1].split("\n## ")[0]
+    assert f"| {found['description']}" in next(line for line in section.splitlines() if name in line.split(" | ")[0])
+    assert ("default" in found) == (setting.crd_default and setting.default is not None)
+
+
+@pytest.mark.parametrize("setting", SETTINGS, ids=lambda setting: setting.flag)
+def test_a_setting_has_a_flag_with_its_help(setting: Setting) -> None:
+    parser = argparse.ArgumentParser()
+    add_gateway_arguments(parser)
+    assert f"{setting.flag} {setting.kind.metavar}" in parser.format_help()
+    assert COMMAND_LINE.count(f"| `{setting.flag} {setting.kind.metavar}` | {_escaped(setting.help)}") == 2
+
+
+def _escaped(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+@pytest.mark.parametrize("setting", OF_EVERY_SPEC, ids=lambda setting: setting.flag)
+def test_a_field_sets_one_setting(setting: Setting) -> None:
+    value, part = _other_value(setting), setting.group.part
+    flags = gateway_flags(_spec(_path(setting), value))
+    assert flags == (f"{setting.flag}={','.join(value) if isinstance(value, tuple) else value}",)
+    expected = str(value) if isinstance(setting.kind, Size) else value
+    assert flags_of(flags) == _with(part, **{setting.field: expected})
     in_cluster = settings_of(create_parser().parse_args([*IN_CLUSTER, *flags]))
-    assert getattr(getattr(in_cluster, part), field) == setting
+    assert getattr(getattr(in_cluster, part), setting.field) == expected
 
 
-@pytest.mark.parametrize("path", TABLE)
-def test_field_and_setting_have_one_default(path: Path) -> None:
-    _, part, field, _ = TABLE[path]
-    found: Any = parse(changed("spec.routing", {})).spec.model_dump(mode="json", by_alias=True)
-    for step in path.split(".")[1:]:
-        found = found[step]
-    expected = getattr(getattr(Settings(), part), field)
-    if isinstance(found, list):
-        found = tuple(found)
-    if found is None:
-        return  # without a value, the field sets no flag: see `test_unset_fields_need_no_flag`
-    assert (quantity(found) if path.endswith(("maxBufferedBytes", "maxBodySize")) else found) == expected
+@pytest.mark.parametrize("setting", OF_EVERY_SPEC, ids=lambda setting: setting.flag)
+def test_field_and_setting_have_one_default(setting: Setting) -> None:
+    spec = parse(changed("spec.routing", {})).spec
+    found = reduce(getattr, (*setting.group.spec.split("."), setting.field), spec)
+    assert found == getattr(getattr(Settings(), setting.group.part), setting.field) == setting.default
 
 
 def test_unset_fields_need_no_flag() -> None:
     assert gateway_flags(_spec("spec.routing", {"retries": {"attempts": 3}})) == ()
+    assert gateway_flags(_spec("spec.routing.queue.maxBufferedBytes", 256 << 20)) == ()
     assert flags_of(()) == Settings()
+
+
+def test_zero_stands_for_no_value() -> None:
+    flags = ["--slo-ttft-milliseconds=0", "--slo-tpot-milliseconds=50", "--stream-keep-alive-seconds", "0"]
+    assert flags_of(flags) == _with("slo", tpot_milliseconds=50)
 
 
 def test_all_at_once() -> None:
     settings = flags_of(gateway_flags(parse(FULL).spec))
     assert settings.deadlines == Deadlines(1.0, 120.0, 20.0, 240.0, 60.0, 1800.0)
-    assert settings.choosing == Choosing(Policy.PREFIX_AFFINITY, Policy.SESSION_AFFINITY, 512)
+    assert settings.choosing == Choosing(Split.AUTO, Policy.PREFIX_AFFINITY, Policy.SESSION_AFFINITY, 512)
     assert settings.retries == Retries(PrefillFailure.LOCAL, 2, 10, 0)
-    assert settings.limits == Limits(300, 0, 3 * 2**29, 0.0, 16, 2**25)
-    assert settings.health == Health(2, 0.0)
+    assert settings.limits == Limits(0, 0.0, 300, 0, str(3 * 2**29), str(2**25), 16)
+    assert (settings.limits.buffered_bytes, settings.limits.max_body_bytes) == (3 * 2**29, 2**25)
+    assert settings.health == Health(2, slow_start_seconds=0.0)
 
 
 def test_keys_are_files() -> None:
@@ -319,7 +293,7 @@ def test_help_names_every_flag_with_its_default(
         program(argv)
     assert ended.value.code == 0
     text = " ".join(capsys.readouterr().out.split())
-    for flag in (flag for flags in FLAGS.values() for flag in flags):
-        assert f"{flag.name} {flag.metavar} " in text
+    for setting in SETTINGS:
+        assert f"{setting.flag} {setting.kind.metavar} " in text
     for text_of_default in ("(25)", "(64Mi)", "(Retry)", "(ExpectedWait)", "(1024)"):
         assert text_of_default in text

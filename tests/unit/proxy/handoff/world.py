@@ -30,7 +30,14 @@ from pdx_proxy.telemetry.timeline import Timeline
 from tests.unit.proxy.handoff.fake_engines import IDENTITY, FakeEngines
 from tests.unit.proxy.handoff.situations import Handshake, Script
 
-_DEADLINES: Final = Deadlines(prefill=20.0, handoff=25.0, first_event=30.0, total=60.0, settle=10.0, nearly_done=1.0)
+_DEADLINES: Final = Deadlines(
+    prefill_seconds=20.0,
+    handoff_seconds=25.0,
+    first_event_seconds=30.0,
+    total_seconds=60.0,
+    settle=10.0,
+    nearly_done=1.0,
+)
 _LEASE_SECONDS: Final = 700.0
 """Longer than any lease, so that what is still counted as pinned then is a fault."""
 
@@ -117,7 +124,7 @@ def _request(script: Script, usage: Usage, hidden: bool) -> Request:
     if hidden:
         path, raw = "/v1/responses", b'{"input":"a prompt","max_output_tokens":9,"include_reasoning":false%b}'
     body = read_body(raw % (b',"stream":true' if script.stream else b""), "application/json", path)
-    deadline = asyncio.get_running_loop().time() + _DEADLINES.total
+    deadline = asyncio.get_running_loop().time() + _DEADLINES.total_seconds
     return Request(path, body, (), True, Timeline(), permit, deadline)
 
 

@@ -34,7 +34,7 @@ def test_the_wait_in_a_queue(before: QueueSample | None, now: QueueSample, secon
 )
 def test_a_queue_that_is_longer_than_a_push_survives(role: Role, order: Order, expected: list[bool]) -> None:
     engine = Endpoint(EndpointSpec(Address("d", 1), role, order=order), State.WARM, generation=1)
-    queues, long = PushQueues(Deadlines().handoff), []
+    queues, long = PushQueues(Deadlines().handoff_seconds), []
     for number, (waiting, ended) in enumerate([(100, 0), (100, 50), (300, 100)]):
         metrics = EngineMetrics(waiting_by_reason=Waiting(waiting, 0), ended=ended)
         report = Report(engine, metrics, 10.0 * number)

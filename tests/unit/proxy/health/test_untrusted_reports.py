@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 
 from pdx_api.names import Order, Role
+from pdx_api.settings.gateway import Choosing
 from pdx_api.vllm_metrics import read_metrics
 from pdx_proxy.balancing.chooser import Chooser
 from pdx_proxy.balancing.leg_limits import leg_limits
 from pdx_proxy.balancing.load import Load
-from pdx_proxy.config.settings import SLO, Address, Choosing, EndpointSpec, Limits
+from pdx_proxy.config.settings import SLO, Address, EndpointSpec, Limits
 from pdx_proxy.endpoints.endpoint import Endpoint, State
 from pdx_proxy.endpoints.snapshot import Snapshot
 from pdx_proxy.health.engine_loads import EngineLoads

@@ -11,7 +11,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import NameOID
 
-from pdx_proxy.config.settings import TLS, Settings
+from pdx_api.settings.gateway import TLS
+from pdx_proxy.config.settings import Settings
 from pdx_proxy.http.downstream.certificate import CertificateError, certificate_of
 from pdx_proxy.process import main as program
 

@@ -9,12 +9,13 @@ from typing import Any, NoReturn
 import pytest
 
 from pdx_api.names import Role, Split
+from pdx_api.settings.gateway import Choosing
 from pdx_proxy.admission.admission import Admission
 from pdx_proxy.admission.permit import Permit
 from pdx_proxy.admission.usage import Usage
 from pdx_proxy.balancing.chooser import Chooser
 from pdx_proxy.balancing.load import Load, Room
-from pdx_proxy.config.settings import Address, Choosing, EndpointSpec, Limits, Retries, Settings
+from pdx_proxy.config.settings import Address, EndpointSpec, Limits, Retries, Settings
 from pdx_proxy.endpoints.endpoint import Endpoint, State
 from pdx_proxy.endpoints.snapshot import Snapshot
 from pdx_proxy.engines.upstreams import create_engines
@@ -114,7 +115,7 @@ async def test_a_request_that_gives_its_room_up_wakes_the_next(failure: type[Eng
     engines.apply(Snapshot.of([decode]))
     load.limits = {decode.name: 1}
     serving, usage = WorkerState(engines), Usage()
-    admission = Admission(Limits(queue_seconds=600.0), usage, load, serving.counters, engines.clock)
+    admission = Admission(Limits(max_wait_seconds=600.0), usage, load, serving.counters, engines.clock)
     attempts = Attempts(Settlements(serving), admission, NOT_ISOLATED, 0)
     load.acquire(decode)
     tasks = []

@@ -3,8 +3,9 @@
 from types import SimpleNamespace
 from typing import Any, cast
 
+from pdx_api.settings.gateway import Keys
 from pdx_proxy.admission.permit import Permit
-from pdx_proxy.config.settings import Deadlines, Keys, Settings
+from pdx_proxy.config.settings import Deadlines, Settings
 from pdx_proxy.http.messages import request_head
 from pdx_proxy.http.routes import Kind
 from pdx_proxy.serving.reader import RequestReader, forwarded_headers
@@ -21,7 +22,7 @@ def test_forwarded_headers() -> None:
 
 
 async def test_the_whole_deadline_begins_when_the_body_is_complete() -> None:
-    settings = Settings(deadlines=Deadlines(total=100.0))
+    settings = Settings(deadlines=Deadlines(total_seconds=100.0))
     chooser = SimpleNamespace(prompt_reader=None, may_split=lambda *_: False)
     serving: Any = SimpleNamespace(chooser=chooser, engines=SimpleNamespace(settings=settings, clock=lambda: 0.0))
     reader, loop = RequestReader(serving), SimpleNamespace(time=lambda: 5000.0)

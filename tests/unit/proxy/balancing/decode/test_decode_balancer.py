@@ -8,6 +8,7 @@ from math import floor, inf
 import pytest
 
 from pdx_api.names import Policy, Role
+from pdx_api.settings.gateway import Choosing
 from pdx_proxy.balancing.chooser import Chooser
 from pdx_proxy.balancing.decode.placement import Place
 from pdx_proxy.balancing.engine_limits import FIRST_LIMIT, EngineLimit
@@ -15,7 +16,7 @@ from pdx_proxy.balancing.leg_limits import leg_limits
 from pdx_proxy.balancing.load import Load
 from pdx_proxy.balancing.load_reports import LoadReport, LoadReports
 from pdx_proxy.balancing.pick import Choice
-from pdx_proxy.config.settings import SLO, Address, Choosing, EndpointSpec, Limits
+from pdx_proxy.config.settings import SLO, Address, EndpointSpec, Limits
 from pdx_proxy.endpoints.endpoint import Endpoint, State
 from pdx_proxy.endpoints.snapshot import Snapshot
 from pdx_proxy.payload.body import Body

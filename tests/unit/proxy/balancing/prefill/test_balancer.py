@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from pdx_api.names import Policy, Role
+from pdx_api.settings.gateway import Choosing
 from pdx_proxy.balancing.chooser import Chooser
 from pdx_proxy.balancing.load import Load
 from pdx_proxy.balancing.load_reports import LoadReport, LoadReports
@@ -14,7 +15,7 @@ from pdx_proxy.balancing.prefill.backlog import Computed, PrefillEngine
 from pdx_proxy.balancing.prefill.cache_watch import ENOUGH_TOKENS, CacheWatch
 from pdx_proxy.balancing.prefill.shared_log import SharedLog, SharedLogMemory
 from pdx_proxy.balancing.slow_start import EffectiveLoad
-from pdx_proxy.config.settings import Address, Choosing, EndpointSpec
+from pdx_proxy.config.settings import Address, EndpointSpec
 from pdx_proxy.endpoints.endpoint import Endpoint, State
 from pdx_proxy.endpoints.snapshot import Snapshot
 from pdx_proxy.payload.body import Body
@@ -85,7 +86,7 @@ def test_aggregated_engines_are_chosen_by_their_wait_unless_a_policy_is_set() ->
 
 
 def test_another_policy_for_p_tracks_nothing() -> None:
-    by = chooser(Load(), Choosing(Policy.LEAST_REQUESTS))
+    by = chooser(Load(), Choosing(prefill_policy=Policy.LEAST_REQUESTS))
     assert by.sent(P1, request(1)) is None
     assert by.prompt_reader is None
 

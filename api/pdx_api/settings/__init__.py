@@ -1,0 +1,1 @@
+"""The gateway's settings, each declared once in `gateway`. Pure, and without pydantic, which the gateway lacks."""
