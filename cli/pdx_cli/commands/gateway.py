@@ -7,6 +7,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from pdx_api.names import ADMIN_PORT, GATEWAY_PORT, Role
+from pdx_api.user_info import shown_url
 from pdx_api.version import pdx_version
 from pdx_cli import usage
 from pdx_cli.errors import CommandError, InputError
@@ -211,7 +212,7 @@ def _url(text: str) -> Address:
 
 
 def _invalid_url(text: str) -> InputError:
-    return InputError(f"{text.strip()} is not the URL of an engine; write http://HOST:PORT.")
+    return InputError(f"{shown_url(text.strip())} is not the URL of an engine; write http://HOST:PORT.")
 
 
 def _address(flag: str, text: str) -> Address:

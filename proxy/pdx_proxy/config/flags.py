@@ -26,6 +26,7 @@ from pdx_api.names import (
 )
 from pdx_api.otlp import ENDPOINT_RULES
 from pdx_api.quantities import quantity
+from pdx_api.user_info import without_user_info
 from pdx_proxy.config.settings import Settings
 
 MAX_SECONDS: Final = 24 * 3600.0
@@ -73,7 +74,8 @@ def _some_seconds(text: str) -> float:
 
 def _refused(text: str, reason: str, instead: str) -> argparse.ArgumentTypeError:
     """Return the error about a value, which may be empty: mostly a variable without a value."""
-    return argparse.ArgumentTypeError(f"{f'{text} {reason}' if text.strip() else 'the value is empty'}; {instead}")
+    given = without_user_info(text)
+    return argparse.ArgumentTypeError(f"{f'{given} {reason}' if text.strip() else 'the value is empty'}; {instead}")
 
 
 def _seconds(text: str, least: float) -> float:
