@@ -41,8 +41,7 @@ async def test_an_open_connection_keeps_no_key(path: str, line: str) -> None:
     for _ in range(2):
         writer.write(request_of({}, path, head=f"{line % key}\r\n"))
         answered = await reader.readuntil(b"{}")
-        await asyncio.sleep(0.1)
-        holders = _holders(key)
+        holders = await _last_holders(key)
         assert b"200 OK" in answered
         assert not holders
     writer.close()
@@ -60,11 +59,21 @@ async def test_a_gateway_keeps_no_key(path: str, order: Order, tmp_path: Path, m
     reader, writer = await asyncio.open_connection(*world.gateway.listen)
     writer.write(request_of(Shape().body(), path, head=f"Authorization: Bearer {key}\r\n"))
     status = await reader.readline()
-    await asyncio.sleep(0.3)
-    holders = _holders(key)
+    holders = await _last_holders(key)
     writer.close()
     assert b"200 OK" in status
     assert not holders
+
+
+async def _last_holders(key: str) -> list[object]:
+    """What still refers to the key after some sweeps, for which a busy machine may need longer."""
+    found: list[object] = []
+    for _ in range(40):
+        await asyncio.sleep(0.1)
+        found = _holders(key)
+        if not found:
+            break
+    return found
 
 
 def _holders(key: str) -> list[object]:
