@@ -2,9 +2,10 @@
 
 import asyncio
 import gc
+from collections.abc import Iterator
 from hashlib import sha256
 from pathlib import Path
-from types import FrameType
+from types import CoroutineType, FrameType
 
 import pytest
 
@@ -79,11 +80,21 @@ async def _last_holders(key: str) -> list[object]:
 def _holders(key: str) -> list[object]:
     """Objects that refer to a text or bytes with this key, without the code that runs the test."""
     gc.collect()
-    task, found = asyncio.current_task(), list[object]()
+    found: list[object] = []
     for holder in gc.get_objects():
-        if isinstance(holder, FrameType) or (task is not None and holder is task.get_coro()):
+        if isinstance(holder, FrameType):
             continue
-        for part in gc.get_referents(holder):
+        if isinstance(holder, CoroutineType) and holder.cr_code.co_filename == __file__:
+            continue
+        for part in _parts(holder):
             if (isinstance(part, str) and key in part) or (isinstance(part, bytes) and key.encode() in part):
                 found.append(holder)
     return found
+
+
+def _parts(holder: object) -> Iterator[object]:
+    """What an object refers to, and what is in dictionaries and tuples that the collector does not track."""
+    for part in gc.get_referents(holder):
+        yield part
+        if isinstance(part, dict | tuple) and not gc.is_tracked(part):
+            yield from _parts(part)
