@@ -88,7 +88,7 @@ def _holders(key: str) -> list[object]:
             continue
         for part in _parts(holder):
             if (isinstance(part, str) and key in part) or (isinstance(part, bytes) and key.encode() in part):
-                found.append(holder)
+                found.append(holder)  # noqa: PERF401
     return found
 
 
