@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Final
 
+from pdx_api.user_info import USER_INFO
+
 REMOVED: Final = "[removed]"
 
 _TOKENS: Final = (
@@ -19,7 +21,7 @@ _TOKENS: Final = (
 _REST: Final = r"[^\s\"'`\\,;)\]}<>]+"
 _SCHEMES: Final = re.compile(rf"\b(?i:bearer)\s+{_REST}|\b(?i:basic)\s+(?=[\w+/]*[\d=+/A-Z])[\w+/=]{{8,}}")
 _ADDRESSES: Final = (
-    re.compile(r"(?<=://)[^\s/\"'<>@]{0,999}@|(?<=://)[^\s/\"'<>@:]{0,99}:[^\s\"'<>]{0,999}@"),  # user and password
+    USER_INFO,
     re.compile(
         r"(?i)(?<=[?&])(?:sig|signature|key|code|x-(?:amz|goog)-(?:signature|credential|security-token))=[^\s&\"']+"
     ),

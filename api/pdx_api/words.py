@@ -4,6 +4,8 @@ import difflib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
+from pdx_api.user_info import without_user_info
+
 MAX_QUOTE: Final = 80
 """Characters of a value that a sentence quotes."""
 
@@ -17,8 +19,9 @@ def written(path: Sequence[int | str]) -> str:
 
 
 def shown(value: object) -> str:
-    """Return a value as it stands in YAML, in at most MAX_QUOTE characters."""
+    """Return a value as it stands in YAML, in at most MAX_QUOTE characters, without passwords of URLs."""
     if isinstance(value, str):
+        value = without_user_info(value)
         text = value if len(value) <= MAX_QUOTE else f"{value[: MAX_QUOTE - 1]}…"
         return f"'{text}'"
     text = ""
@@ -46,7 +49,7 @@ def _flow(value: object) -> Iterator[str]:
             yield from _flow(entry)
         yield "]"
     elif isinstance(value, str):
-        yield f"'{value}'"
+        yield f"'{without_user_info(value)}'"
     else:
         yield "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 

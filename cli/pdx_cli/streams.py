@@ -5,6 +5,8 @@ import os
 import sys
 from typing import IO, Final
 
+from pdx_api.user_info import without_user_info
+
 _CONTROLS: Final = {code: f"\\x{code:02x}" for code in (*range(32), 127) if chr(code) not in "\t\n"}
 
 
@@ -31,8 +33,8 @@ def _null(access: int, mode: str) -> IO[str]:
 def report(*lines: str) -> None:
     """Print on stderr, unless its disk is full or its reader has closed it: the exit code still shows a failure.
 
-    Control characters, for example of a quoted key, must not reach the terminal.
+    Control characters, for example of a quoted key, must not reach the terminal, nor passwords of URLs its log.
     """
     for line in lines:
         with contextlib.suppress(OSError):
-            print(line.translate(_CONTROLS), file=sys.stderr, flush=True)
+            print(without_user_info(line).translate(_CONTROLS), file=sys.stderr, flush=True)

@@ -11,6 +11,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
+from pdx_api.user_info import without_user_info
 from pdx_api.words import did_you_mean
 from pdx_cli.errors import ExitCode, InputError
 
@@ -92,7 +93,7 @@ class Parser(argparse.ArgumentParser):
             flag = _missing_from(self.flags, self.given)
             message = _nonexistent(flag, self.flags) if flag else f"{missing} {verb} missing; --help shows the usage"
         with contextlib.suppress(OSError):  # stderr may be on a full disk
-            sys.stderr.write(f"{self.prog}: {ended(message)}\n")
+            sys.stderr.write(f"{self.prog}: {ended(without_user_info(message))}\n")
             sys.stderr.flush()
         self.exit(ExitCode.INVALID)
 

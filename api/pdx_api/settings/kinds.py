@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from pdx_api.quantities import quantity
 from pdx_api.rule import Rule, matching
+from pdx_api.user_info import without_user_info
 
 if TYPE_CHECKING:
     from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
@@ -40,7 +41,8 @@ class Kind:
 
 def _refused(text: str, reason: str, instead: str) -> ValueError:
     """Return the error about a value, which may be empty: mostly a variable without a value."""
-    return ValueError(f"{f'{text} {reason}' if text.strip() else 'the value is empty'}; {instead}")
+    given = without_user_info(text)
+    return ValueError(f"{f'{given} {reason}' if text.strip() else 'the value is empty'}; {instead}")
 
 
 def _number(text: str) -> float:

@@ -224,6 +224,8 @@ def check(args: argparse.Namespace) -> None:
         raise InputError("--advise writes no files; leave out --output.")
     if args.url:
         server_url(args.url)
+    if args.admin and names_a_server(args):  # otherwise it selects the gateway, which checks it
+        target.admin_host(args.admin)
     if args.trace is None and _given(args, ("scale_tokens", "scale_time", "poisson")):
         raise InputError("--scale-tokens, --scale-time and --poisson change a trace; name one with --trace.")
 

@@ -1,13 +1,13 @@
 """One run of `pdx bench`: measures arm after arm, prints progress, and writes the results, also when interrupted."""
 
 import random
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from pdx_api.version import pdx_version
+from pdx_cli import streams
 from pdx_cli.bench.analysis.arms import Arm, ArmResult
 from pdx_cli.bench.analysis.search import expected_steps
 from pdx_cli.bench.analysis.steps import StepResult
@@ -169,4 +169,4 @@ class Session:
 
 def report(line: str) -> None:
     """Print progress."""
-    print(line, file=sys.stderr, flush=True)
+    streams.report(line)

@@ -47,12 +47,13 @@ class Target:
 async def by_url(url: str, admin: str | None) -> AsyncIterator[Target]:
     """A server at a URL. With the URL of its gateway's admin port, phases are measured too."""
     server = Server.of(url)
+    name = server.url if "@" in url else url  # a password would be part of every title and file name
     if admin is None:
-        yield Target(url, server, NoMeters(), Arm("the server", yours=True), has_phases=False)
+        yield Target(name, server, NoMeters(), Arm("the server", yours=True), has_phases=False)
         return
     async with Client() as client:
         arm = await _arm(client, admin)
-        yield Target(url, server, LocalMeters(admin.rstrip("/"), client), arm)
+        yield Target(name, server, LocalMeters(admin.rstrip("/"), client), arm)
 
 
 @asynccontextmanager

@@ -6,7 +6,9 @@ import sys
 from typing import Final
 from urllib.parse import urlsplit
 
+from pdx_api.connectors.nixl import ENFORCE
 from pdx_api.names import ADMIN_PORT, GATEWAY_PORT, Role
+from pdx_api.user_info import shown_url
 from pdx_api.version import pdx_version
 from pdx_cli import usage
 from pdx_cli.errors import CommandError, InputError
@@ -86,6 +88,11 @@ def _add_engines(parser: argparse.ArgumentParser) -> None:
     _add_urls(parser, "--aggregated", "engines that do both")
     _add_sequences(parser, "--decode-max-num-seqs", "decode or aggregated engine")
     wiring.add_arguments(parser)
+    parser.add_argument(
+        "--any-patch-release",
+        action="store_true",
+        help="the engines have `enforce_handshake_compat: false`: those of other patch releases of vLLM pair, too",
+    )
 
 
 def _add_sequences(parser: argparse.ArgumentParser, flag: str, engine: str) -> None:
@@ -154,6 +161,8 @@ def _endpoints(args: argparse.Namespace) -> tuple[EndpointSpec, ...]:
     if not args.aggregated and not (args.prefill and args.decode):
         raise InputError("The gateway needs engines: write --prefill URL and --decode URL, or --aggregated URL.")
     connector, order = wiring.chosen(args)
+    if args.any_patch_release and not connector.any_patch({ENFORCE: False}):
+        raise InputError(f"--any-patch-release is for connector NIXL, not {connector.name}; leave it out.")
     if not 1 <= args.prefill_ranks <= MAX_RANKS:
         raise InputError(f"--prefill-ranks is {args.prefill_ranks}; write a number from 1 to {MAX_RANKS}.")
     identity_ports = _identity_ports(args)
@@ -174,6 +183,7 @@ def _endpoints(args: argparse.Namespace) -> tuple[EndpointSpec, ...]:
             protocol=args.protocol or "",
             identity_port=identity_ports.get(url, 0),
             ranks=ranks.get(role, 1),
+            any_patch=args.any_patch_release,
             sequences=args.prefill_max_num_seqs if role is Role.PREFILL else args.decode_max_num_seqs,
         )
         for role, urls in by_role.items()
@@ -211,7 +221,7 @@ def _url(text: str) -> Address:
 
 
 def _invalid_url(text: str) -> InputError:
-    return InputError(f"{text.strip()} is not the URL of an engine; write http://HOST:PORT.")
+    return InputError(f"{shown_url(text.strip())} is not the URL of an engine; write http://HOST:PORT.")
 
 
 def _address(flag: str, text: str) -> Address:

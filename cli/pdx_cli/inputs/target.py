@@ -11,6 +11,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from pdx_api.names import ADMIN_PORT
+from pdx_api.user_info import shown_url
 from pdx_api.words import did_you_mean
 from pdx_cli import usage
 from pdx_cli.errors import CommandError, InputError
@@ -147,7 +148,7 @@ def target_of(args: argparse.Namespace, instead: str = "") -> Local | InCluster:
     if args.admin:
         if others := [*([args.name] if args.name else []), *(flag for flag in here_flags if flag != "--admin")]:
             raise InputError(f"--admin selects a gateway by its URL; leave out {' and '.join(others)}.")
-        return Local(_host(args.admin), args.admin.rstrip("/"))
+        return Local(admin_host(args.admin), args.admin.rstrip("/"))
     if not cluster_flags and (here_flags or not args.plugin):
         runs = live_runs(args.run_dir or default_root())
         found = local_of(runs, args.name)
@@ -237,14 +238,15 @@ def local_of(runs: Sequence[Run], name: str | None) -> Local | None:
     return Local(found[0].name, found[0].admin, found[0])
 
 
-def _host(url: str) -> str:
+def admin_host(url: str) -> str:
+    """Return the host of an admin port's URL, perhaps with a port; raises InputError."""
     try:
         parts = urlsplit(url)
         is_usable = bool(parts.hostname) and parts.port != 0 and parts.path in ("", "/")
     except ValueError:  # a port that does not exist
         is_usable = False
     if not is_usable or parts.scheme != "http" or re.search(r"[\s?#@]", url):
-        shown = re.sub(r"^(\w+://)?.*@", r"\1…@", url)  # what is before @ may be a password
+        shown = shown_url(url)
         shown = repr(shown) if re.search(r"\s", shown) else shown
         raise InputError(
             f"--admin {shown} is not the URL of an admin port; write http://HOST:PORT, for example {_ADMIN}."

@@ -210,6 +210,7 @@ def _gateway(spec: Spec, engines: tuple[EngineProgram, ...], port: int, admin: i
         argv += ["--connector", spec.connector.name, "--order", spec.order]
         argv += ["--protocol", spec.protocol] if spec.protocol else []
         argv += _ranks(spec) if kind is EngineKind.VLLM else []  # a simulated engine has one
+        argv += ["--any-patch-release"] if spec.connector.any_patch(spec.kv_transfer.config) else []
         argv += _identity_ports(spec, [engine for engine in engines if engine.role is Role.PREFILL])
     argv += _sequences(spec) if kind is EngineKind.VLLM else []
     argv += ["--workers", str(spec.gateway.workers), "--debug-headers", *gateway_flags(spec)]

@@ -7,6 +7,7 @@ from urllib.parse import urlsplit
 from pdx_api.connectors.base import Connector
 from pdx_api.connectors.families import Family, Pull
 from pdx_api.names import Order, Role
+from pdx_api.user_info import shown_url
 from pdx_cli.errors import InputError
 
 
@@ -62,4 +63,6 @@ def engine_url(flag: str, text: str) -> str:
 
 
 def _invalid(flag: str, given: str) -> InputError:
-    return InputError(f"{flag} {given} is not the URL of an engine; write http://HOST:PORT or https://HOST:PORT.")
+    return InputError(
+        f"{flag} {shown_url(given)} is not the URL of an engine; write http://HOST:PORT or https://HOST:PORT."
+    )

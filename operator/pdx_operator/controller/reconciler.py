@@ -60,7 +60,8 @@ class Context:
     reconciles: FairSlots
     """Bounds concurrent reconciles."""
     large_reconciles: FairSlots
-    """Bounds those of objects that are too large to be kept: each answer of the API server contains the object."""
+    """Bounds those of large objects: each plan and each answer of the API server contains the object, and all
+    reconciles share one loop."""
     pod_lists: asyncio.Semaphore
     """Bounds concurrent lists of pods."""
     ready: Callable[[str], Awaitable[None]]

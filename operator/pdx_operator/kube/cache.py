@@ -22,6 +22,8 @@ _LAST_APPLIED: Final = "kubectl.kubernetes.io/last-applied-configuration"
 
 _CHILD_BYTES: Final = 2**20
 _FOREIGN_BYTES: Final = 32 * 1024
+_COSTLY_BYTES: Final = 32 * 1024
+"""A larger PDDeployment takes the operator's loop for tens of milliseconds at each plan."""
 _Location = tuple[str, ChildKey]
 """A child's namespace, and its key."""
 
@@ -35,7 +37,7 @@ class Record:
     generation: int
     packed: bytes
     large: bool = False
-    """Whether the object is too large to be kept."""
+    """Whether the object takes long to be planned, or is even too large to be kept."""
     unusable: bool = False
     """Whether only its identity is kept: the object is too large, too deep or odd."""
     write: int = 0
@@ -45,10 +47,11 @@ class Record:
     def of(cls, body: Body, write: int = 0) -> Self:
         """Pack an object. Its kind decides whether its status is kept. Raises UnusableObjectError."""
         require_identity(body)
-        metadata, fault, large = body["metadata"], fault_of(body), False
+        metadata, fault = body["metadata"], fault_of(body)
         text = _text(stub(body, fault) if fault else trimmed(body))
+        large, unusable = len(text) > _COSTLY_BYTES, bool(fault)
         if not fault and len(text) > _limit(body):
-            text, large = _text(stub(body, _too_large(len(text)))), True
+            text, unusable = _text(stub(body, _too_large(len(text)))), True
         generation = 0 if "generation" in wrong_metadata(metadata) else metadata.get("generation", 0)
         return cls(
             metadata["uid"],
@@ -56,7 +59,7 @@ class Record:
             generation,
             zlib.compress(text, 1),
             large=large,
-            unusable=large or bool(fault),
+            unusable=unusable,
             write=write,
         )
 
@@ -189,7 +192,7 @@ class Cache:
         return record.version if record is not None else 0
 
     def is_large(self, key: Key) -> bool:
-        """Whether a PDDeployment is too large to be kept."""
+        """Whether a PDDeployment takes long to be planned, or is even too large to be kept."""
         record = self._objects.get(key)
         return record is not None and record.large
 

@@ -13,6 +13,12 @@ _MOST_CREDENTIALS: Final = 1024
 """Credentials for which endpoints are busy. Beyond that, the oldest is forgotten."""
 MOST_BORROWED: Final = 4.0
 """A P has at most so many times the legs of its limit."""
+REFUSED_SECONDS: Final = 60.0
+"""How long a refusal shows that an engine is less busy than its load and its recent work say."""
+_ALL: Final = 8
+"""So many refusals in a row, while other engines serve, show that the engine is at fault and not the requests."""
+_FEW: Final = 0.01
+"""Fewer legs than this make no difference."""
 
 
 class Borrower:
@@ -29,6 +35,20 @@ class Borrower:
         """The most legs of all of them together."""
 
 
+class Refusal:
+    """An engine that has refused requests at once. Without it, the engine would always look least loaded."""
+
+    __slots__ = ("at", "legs", "number")
+
+    def __init__(self) -> None:
+        self.at = 0.0
+        """When it refused the last one."""
+        self.number = 0
+        """How many it has refused since it served one."""
+        self.legs = 0.0
+        """The legs that it would still have if it had served what it refused."""
+
+
 class Load:
     """Legs in flight by endpoint. Acquired and released exactly once for each leg."""
 
@@ -39,9 +59,12 @@ class Load:
         "borrowers",
         "clock",
         "effective_loads",
+        "groups",
         "legs",
         "limits",
         "on_release",
+        "refusals",
+        "workers",
     )
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
@@ -58,6 +81,12 @@ class Load:
         """By endpoint, this worker's legs whose clients do not read. Never zero."""
         self.effective_loads: Mapping[str, EffectiveLoad] = {}
         """By name, the endpoints that must receive less than their share; mostly empty."""
+        self.refusals: dict[str, Refusal] = {}
+        """By name, the endpoints that have refused requests of this worker recently; mostly empty."""
+        self.groups: Mapping[str, Sequence[Endpoint]] = {}
+        """By name, the endpoints among which a policy selects, itself included."""
+        self.workers = 1
+        """The workers of this gateway. The refusals of one are those of each, about."""
         self.limits: dict[str, float] = {}
         """By name, the most legs of this gateway at each endpoint."""
         self.borrowers: dict[str, Borrower] = {}
@@ -70,13 +99,58 @@ class Load:
         """Count one more leg at the endpoint."""
         _add(self.legs, endpoint.name)
 
-    def release(self, endpoint: Endpoint) -> None:
-        """Count one leg less: once for every `acquire`."""
+    def release(self, endpoint: Endpoint, refused: bool = False) -> None:
+        """Count one leg less: once for every `acquire`. `refused`: the endpoint has not served it."""
+        if refused:
+            self._refuse(endpoint)
+        elif self.refusals:
+            self._serve(endpoint)
         if self.on_release is None or not self._makes_room(endpoint):
             self._forget(endpoint)
         else:
             self._forget(endpoint)
             self.on_release()
+
+    def group(self, groups: Mapping[str, Sequence[Endpoint]]) -> None:
+        """From here on, these are the endpoints among which policies select. Forget old refusals."""
+        self.groups = groups
+        if self.refusals:
+            self.refusals = {name: each for name, each in self.refusals.items() if name in groups and self._holds(each)}
+
+    def has_refused(self, endpoint: Endpoint) -> bool:
+        """Whether the endpoint has refused a request recently."""
+        refusal = self.refusals.get(endpoint.name)
+        return refusal is not None and self._holds(refusal)
+
+    def _holds(self, refusal: Refusal) -> bool:
+        return self.clock() - refusal.at < REFUSED_SECONDS
+
+    def _refuse(self, endpoint: Endpoint) -> None:
+        """Count a refused leg on, but not beyond the legs of the busiest other endpoint of its group."""
+        name = endpoint.name
+        refusal = self.refusals.get(name)
+        if refusal is None:
+            refusal = self.refusals[name] = Refusal()
+        refusal.at = self.clock()
+        refusal.number += 1
+        most = 0
+        for each in self.groups.get(name, ()):
+            if each.name != name:
+                most = max(most, self.count(each))
+        refusal.legs = min(refusal.legs + self.workers, most + 1.0)
+
+    def _serve(self, endpoint: Endpoint) -> None:
+        """A leg has ended that was served. As large a share of those that were refused would have ended too."""
+        own = self.refusals.get(endpoint.name)
+        if own is not None:
+            own.number = 0
+        group = self.groups.get(endpoint.name, ())
+        refusals = [self.refusals[each.name] for each in group if each.name in self.refusals]
+        if not refusals or max([each.legs for each in refusals]) < _FEW:
+            return
+        left = max(1.0 - self.workers / max(self.count_all(list(group)), 1), 0.0)
+        for each in refusals:
+            each.legs *= left
 
     def _makes_room(self, endpoint: Endpoint) -> bool:
         """Whether the endpoint is full, and will not be with one leg less."""
@@ -140,18 +214,23 @@ class Load:
     def of(self, endpoint: Endpoint) -> float:
         """Return the load of an endpoint: its legs in flight, more for one that must receive less than its share."""
         legs = self.legs.get(endpoint.name, 0)
-        return self._effective(endpoint, legs) if self.effective_loads else legs
+        return self._effective(endpoint, legs) if self.effective_loads or self.refusals else legs
 
     def count(self, endpoint: Endpoint) -> int:
         """Return the legs in flight of an endpoint."""
         return self.legs.get(endpoint.name, 0)
 
     def full(self, endpoint: Endpoint) -> bool:
-        """Whether the endpoint has as many legs as it may have; a borrower may have what its lenders leave."""
+        """Whether the endpoint has as many legs as it may have; a borrower may have what its lenders leave.
+
+        An endpoint that refuses every request does not take those that wait until others have room.
+        """
         name = endpoint.name
         legs, borrower = self.count(endpoint), self.borrowers.get(name)
         if borrower is None:
-            return legs >= self.limits.get(name, inf)
+            refusal = self.refusals.get(name) if self.refusals else None
+            unserved = refusal.legs if refusal is not None and refusal.number >= _ALL else 0.0
+            return legs + unserved >= self.limits.get(name, inf)
         return legs >= borrower.most or self.count_all(borrower.lenders) >= borrower.limit
 
     def count_all(self, endpoints: list[Endpoint]) -> int:
@@ -182,8 +261,9 @@ class Load:
         return self.legs
 
     def _effective(self, endpoint: Endpoint, legs: int) -> float:
-        effective = self.effective_loads.get(endpoint.name)
-        return effective.of(legs, self.clock()) if effective is not None else legs
+        effective, refusal = self.effective_loads.get(endpoint.name), self.refusals.get(endpoint.name)
+        load = legs if refusal is None else legs + refusal.legs
+        return effective.of(load, self.clock()) if effective is not None else load
 
 
 class Slot:
@@ -199,9 +279,9 @@ class Slot:
         self.endpoint = endpoint
         load.acquire(endpoint)
 
-    def release(self) -> None:
-        """The leg has ended, or is never created."""
-        self._load.release(self.endpoint)
+    def release(self, refused: bool = False) -> None:
+        """The leg has ended, or is never created. `refused`: the endpoint has not served it."""
+        self._load.release(self.endpoint, refused)
 
     def block(self) -> None:
         """The client of the leg reads more slowly than the endpoint answers."""

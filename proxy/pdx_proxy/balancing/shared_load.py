@@ -99,7 +99,7 @@ class SharedLoad(Load):
         self._own_prefilling = self._prefilling[worker::workers]
         self._blocked = counts[first + 2 * size :]
         self._own_blocked = self._blocked[worker::workers]
-        self._workers = workers
+        self._workers = self.workers = workers
 
     @classmethod
     def over(cls, fd: int, worker: int, workers: int, rows: int = 0) -> "SharedLoad":
@@ -147,7 +147,7 @@ class SharedLoad(Load):
 
     def of(self, endpoint: Endpoint) -> float:
         legs = self.count(endpoint)
-        return self._effective(endpoint, legs) if self.effective_loads else legs
+        return self._effective(endpoint, legs) if self.effective_loads or self.refusals else legs
 
     def count(self, endpoint: Endpoint) -> int:
         slot = endpoint.slot

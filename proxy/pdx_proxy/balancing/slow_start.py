@@ -21,7 +21,7 @@ class EffectiveLoad:
     seconds: float = 0.0
     """How long slow start lasts; 0: the endpoint is not in slow start."""
 
-    def of(self, legs: int, now: float) -> float:
+    def of(self, legs: float, now: float) -> float:
         """Return the effective load for a number of legs.
 
         During slow start it is `(legs + 1) / share - 1`, with `share` rising linearly from 0.1 to 1. The `+ 1` makes an

@@ -58,6 +58,7 @@ class Leg:
         "_once",
         "_path",
         "_pool",
+        "_refused",
         "_size",
         "_slot",
         "deadline",
@@ -87,6 +88,8 @@ class Leg:
         self._interruption: Exception | None = None
         self._held = 0
         """Bytes of the answer that the pool counts."""
+        self._refused = False
+        """Whether its engine has answered an error, or closed the connection instead of answering."""
         self.endpoint = slot.endpoint
         self.reservation: Reservation | None = None
         """The request at its engine for the policies, from the beginning to the answer or the end; None: no policy."""
@@ -169,6 +172,7 @@ class Leg:
                 await connection.progress()
                 connection.check()
         except BadAnswer as failure:
+            self._refused = True
             self._check_busy()
             self._check_ready(failure.body)
             if connection.answer.status != _BUSY and not self.judged:
@@ -348,7 +352,7 @@ class Leg:
             self._unblock(slot)
             if self.reservation is not None:
                 self.reservation.dropped()
-            slot.release()
+            slot.release(self._refused)
 
     async def _receive_head(self) -> None:
         """Wait for the head. A request that met a connection which the engine was closing is sent once more.
@@ -363,8 +367,10 @@ class Leg:
                 await connection.progress()
             connection.check()
             self._body = b""  # never sent again, and a stream may last long
+            self._refused = connection.answer.status != 200
             return
         except LostConnection as failure:
+            self._refused = True
             if not connection.used or connection.answer.status or self._abandoned or connection.lost is None:
                 raise  # without `lost` the connection was interrupted
             if connection.since_sent > _STALE_SECONDS:
@@ -382,3 +388,4 @@ class Leg:
         self._body = b""
         self.connection.set_timeout(remaining, self.deadline)
         await self.connection.head()
+        self._refused = self.connection.answer.status != 200

@@ -54,6 +54,8 @@ class Engines:
         """Put a snapshot in force and forget endpoints that are gone and generations that are over."""
         self.snapshot = snapshot
         self.observer.apply(snapshot)
+        groups = (snapshot.decode, *snapshot.peers.values())
+        self.load.group({endpoint.name: group for group in groups for endpoint in group})
         self.load.effective_loads = effective_loads(snapshot, self.settings.health.slow_start_seconds, self.clock())
         self.pool.keep({e.address: e.spec.pod for e in snapshot.everything}, self.settings.gone_seconds)
         hung = {e.address: e for e in snapshot.everything if e.hung}

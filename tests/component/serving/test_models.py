@@ -104,7 +104,13 @@ async def test_a_worker_process_gets_the_models(make_world: MakeWorld) -> None:
     assert [await _names(world) for _ in range(4)] == [["sim"]] * 4
 
 
-@pytest.mark.parametrize("member", ["9" * 23, "[" * 600 + "]" * 600, json.dumps("a" * 70_000), r'"\ud800"'])
+@pytest.mark.parametrize(
+    "member",
+    [
+        *("9" * 23, "-" + "9" * 40, "9" * 5_000, r'"\ud800"', json.dumps("a" * 70_000)),
+        *("[" * 600 + "]" * 600, '{"a":' * 600 + "0" + "}" * 600),
+    ],
+)
 async def test_no_model_of_one_engine_spoils_the_list(member: str, make_world: MakeWorld) -> None:
     world = await make_world(Order.PREFILL_FIRST, decode=2)
     _report(world, ("sim",), ("sim", "law"))

@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 
 import httptools
 
+from pdx_api.user_info import shown_url
 from pdx_cli.bench.load.events import EventReader
 from pdx_cli.errors import InputError
 
@@ -52,7 +53,7 @@ class Server:
     @classmethod
     def of(cls, url: str) -> "Server":
         """Read a URL, with or without /v1 at its end; raises InputError."""
-        instead = f"{url} is not the URL of a server; write for example http://127.0.0.1:8000."
+        instead = f"{shown_url(url)} is not the URL of a server; write for example http://127.0.0.1:8000."
         try:
             parts = urlsplit(url if "://" in url else f"http://{url}")
             port = parts.port

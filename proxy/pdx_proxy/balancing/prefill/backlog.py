@@ -66,6 +66,7 @@ class PrefillEngine:
         "measured",
         "recent",
         "sent_at",
+        "tried_at",
     )
 
     def __init__(self, everything: Computed, longest: int = MOST_TOKENS) -> None:
@@ -89,6 +90,8 @@ class PrefillEngine:
         self.busy_since = 0.0
         """When it began what it works on: at its last answer, or else when it got its first open leg."""
         self.sent_at = -inf
+        """When it got its last leg, without those that it does not compute."""
+        self.tried_at = -inf
         """When it got its last leg."""
         self.recent = 0.0
         """Tokens that it has computed recently: see `ExpectedWait`."""
@@ -132,7 +135,7 @@ class PrefillEngine:
         if self._oldest is None:
             self._oldest = leg
             self.busy_since = now
-        self.sent_at = now
+        self.sent_at = self.tried_at = now
         self.legs[leg] = None
         self.backlog += leg.tokens
         return leg

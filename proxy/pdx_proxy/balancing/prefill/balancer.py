@@ -74,10 +74,11 @@ class PrefillBalancer(Policy):
             return endpoints[0]
         self._read_log()
         load, blocks = self._load, body.features.blocks
-        shares = self._shares(endpoints) if load.effective_loads else None
+        shares = self._shares(endpoints) if load.effective_loads or load.refusals else None
+        refused = [load.has_refused(e) for e in endpoints] if load.refusals else None
         sequences = None if endpoints[0].role is _PREFILL else [load_of(e) for e in endpoints]
         engines, now = self._engines(endpoints), load.clock()
-        return endpoints[self.expected.choose(engines, blocks, now, cursor, shares, sequences)]
+        return endpoints[self.expected.choose(engines, blocks, now, cursor, shares, sequences, refused)]
 
     def sent(self, endpoint: Endpoint, body: Body, learns: bool) -> PrefillLeg:
         """Add a request's prompt to the backlog of an engine. `learns`: see `ExpectedWait.sent`."""
@@ -146,7 +147,7 @@ class PrefillBalancer(Policy):
         return self._candidates
 
     def _shares(self, endpoints: Sequence[Endpoint]) -> list[float]:
-        """How much of its share each endpoint may get: less in slow start."""
+        """How much of its share each endpoint may get: less in slow start, or after it has refused requests."""
         load = self._load
         return [(load.count(e) + 1) / (load.of(e) + 1) for e in endpoints]
 

@@ -11,7 +11,7 @@ Each worker has one. It tracks what all workers of its gateway sent (`shared_log
 """
 
 from collections.abc import Mapping, Sequence
-from math import exp
+from math import exp, inf
 from typing import Final
 
 from pdx_proxy.balancing.prefill.backlog import Computed, PrefillEngine, PrefillLeg
@@ -74,14 +74,16 @@ class ExpectedWait:
         cursor: int = 0,
         shares: Sequence[float] | None = None,
         sequences: Sequence[float] | None = None,
+        refused: Sequence[bool] | None = None,
     ) -> int:
         """Return the index of the engine with the least cost.
 
         Of equals, it is the one whose last prompt is the longest ago; of those without any, `cursor` selects one.
         `shares`: for each engine, how much of its share it may get, above 0 and up to 1 (see `slow_start`).
         `sequences`: for each engine, how many requests it has, where the engine decodes them too.
+        `refused`: for each engine, whether it has refused a prompt recently, so that its little work is no merit.
         """
-        costs = self._costs(engines, prompt, now)
+        costs = self._costs(engines, prompt, now, None if refused is None else _usual_work(engines, refused))
         if sequences is not None:
             for index, engine in enumerate(engines):
                 costs[index] += _SEQUENCE_TOKENS * sequences[index] / (engine.rate(now) or 1.0)
@@ -95,7 +97,7 @@ class ExpectedWait:
         count, found = len(costs), -1
         at = cursor % count
         for _ in range(count):
-            if costs[at] <= most and (found < 0 or engines[at].sent_at < engines[found].sent_at):
+            if costs[at] <= most and (found < 0 or _is_before(engines[at], engines[found], refused is not None)):
                 found = at
             at = at + 1 if at + 1 < count else 0
         return found
@@ -107,13 +109,18 @@ class ExpectedWait:
         """
         return [engine.wait(engine.left(prompt), engine.rate(now) or 1.0, now) for engine in engines]
 
-    def _costs(self, engines: Sequence[PrefillEngine], prompt: PromptBlocks, now: float) -> list[float]:
-        """Return for each engine the seconds that all prompts together lose if it gets this one."""
+    def _costs(
+        self, engines: Sequence[PrefillEngine], prompt: PromptBlocks, now: float, recents: Sequence[float] | None
+    ) -> list[float]:
+        """Return for each engine the seconds that all prompts together lose if it gets this one.
+
+        `recents`: for each engine, what counts as its recent tokens; None: those that it has computed.
+        """
         if now - self._decayed_at > _DECAY_SECONDS:
             self._decay(now)
         delayed_per_second = _DELAYED * self.all.recent / (RECENT_SECONDS * len(self._engines))  # per second and engine
         costs: list[float] = []
-        for engine in engines:
+        for index, engine in enumerate(engines):
             speed = engine.rate(now)
             own = engine.left(prompt)
             if speed <= 0.0:
@@ -123,7 +130,8 @@ class ExpectedWait:
             delayed = delayed_per_second * wait
             if delayed > _MOST_DELAYED:
                 delayed = _MOST_DELAYED
-            costs.append(wait + (delayed * own + _RECENT_WEIGHT * (engine.recent + engine.backlog)) / speed)
+            recent = engine.recent if recents is None else recents[index]
+            costs.append(wait + (delayed * own + _RECENT_WEIGHT * (recent + engine.backlog)) / speed)
         return costs
 
     def _decay(self, now: float) -> None:
@@ -147,3 +155,19 @@ class ExpectedWait:
     def forget(self, name: str) -> None:
         """The engine has restarted or is gone. Its open legs change nothing any more."""
         self._engines.pop(name, None)
+
+
+def _is_before(engine: PrefillEngine, other: PrefillEngine, refusals: bool) -> bool:
+    """Whether it is an engine's turn before that of another. What it has refused was a turn, if engines refuse."""
+    return engine.tried_at < other.tried_at if refusals else engine.sent_at < other.sent_at
+
+
+def _usual_work(engines: Sequence[PrefillEngine], refused: Sequence[bool]) -> list[float]:
+    """Return the recent tokens of each engine; of one that has refused a prompt, no fewer than all others have."""
+    least = inf
+    for engine, shy in zip(engines, refused, strict=True):
+        if not shy:
+            least = min(least, engine.recent)
+    if least == inf:  # the prompts may be at fault
+        least = 0.0
+    return [max(engine.recent, least) if shy else engine.recent for engine, shy in zip(engines, refused, strict=True)]

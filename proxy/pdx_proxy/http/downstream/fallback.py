@@ -60,7 +60,7 @@ class _Protocol(RequestHandler):
     upstream: Pausable | None
 
     def data_received(self, data: bytes) -> None:
-        if data and self._is_idle and self.boundary.is_reached(self._request_count) and self._give_back(data):
+        if data and self.give_back(data):
             return
         for begin in range(0, len(data), _SLICE_BYTES):
             piece = data[begin : begin + _SLICE_BYTES] if len(data) > _SLICE_BYTES else data
@@ -107,10 +107,15 @@ class _Protocol(RequestHandler):
             and not (self._force_close or self._close or self._buffer_paused or self._reading_paused)
         )
 
-    def _give_back(self, data: bytes) -> bool:
-        """Give the connection back to the fast path, which reads on from `data`, and end this object."""
+    def give_back(self, data: bytes) -> bool:
+        """Give the connection back to the fast path, which reads on from `data`, and end this object. False: not now.
+
+        The fast path, unlike aiohttp, keeps nothing of a request that is answered.
+        """
         transport = self.transport
-        if transport is None or not self.take_back(transport, data, self.writing_paused):
+        if transport is None or not self._is_idle or not self.boundary.is_reached(self._request_count):
+            return False
+        if not self.take_back(transport, data, self.writing_paused):
             return False
         self.transport = None  # it stays open
         self.connection_lost(None)
@@ -382,13 +387,16 @@ class FallbackServer(web.Server):
         return list(self._connections.values())
 
     def sweep(self, now: float, send_seconds: float) -> None:
-        """Cut the clients that have accepted no byte for `send_seconds`, and close those that send no whole head."""
+        """Cut the clients that have accepted no byte for `send_seconds`, and close those that send no whole head.
+
+        Connections that have been idle since the last sweep go back to the fast path.
+        """
         for protocol, transport in list(self._connections.items()):
             assert isinstance(protocol, _Protocol)
             sweep_client(transport, protocol.progress, now, send_seconds)
             if protocol.requests != protocol.begun or not protocol.waits:
                 protocol.requests, protocol.since = protocol.begun, now
-            elif now - protocol.since > _IDLE_SECONDS:
+            elif not protocol.give_back(b"") and now - protocol.since > _IDLE_SECONDS:
                 transport.close()
 
     def _request(

@@ -26,7 +26,10 @@ _HEADER: Final = re.compile(rb"([\w!#$%&'*+.^`|~-]+): *([!-~](?:[ -~]*[!-~])?)?"
 """A line that all parsers read alike: a token, and visible characters and spaces (RFC 9110, 5.1 and 5.5)."""
 _MOST_DIGITS: Final = 15
 _HEADS: Final[dict[bytes, tuple[str, dict[str, str], bool]]] = {}
-"""What earlier heads were, by the head without the length of its body: a client mostly repeats the rest."""
+"""What recent heads were, by the head without the length of its body: a client mostly repeats the rest.
+
+They hold the clients' keys, so their owner forgets them every few seconds (`forget_heads`).
+"""
 _MOST_KEPT: Final = 256
 _LONGEST_KEPT: Final = 2048
 
@@ -70,6 +73,11 @@ def read_head(head: bytes, max_body_bytes: int) -> tuple[str, Mapping[str, str],
             _HEADS[others] = found
     size = int(digits) if digits.isdigit() and len(digits) <= _MOST_DIGITS else 0
     return (found[0], found[1], size, found[2]) if 0 < size <= max_body_bytes else None
+
+
+def forget_heads() -> None:
+    """Keep nothing of earlier heads."""
+    _HEADS.clear()
 
 
 def _read_headers(head: bytes) -> dict[str, str] | None:

@@ -29,6 +29,7 @@ _HEAD_SECONDS: Final = 30.0
 _LINGER_SECONDS: Final = 5.0
 """How long a client may go on sending a body that is discarded: if it were cut off, it might not read the answer."""
 
+_NO_HEADERS: Final[Mapping[str, str]] = {}
 _REFUSALS: Final = 32
 """How many connections beyond the limit receive a 503 at a time; further ones are cut."""
 
@@ -121,7 +122,8 @@ class Http1Connection:
         """Since when the connection waits for a request, a head or a body."""
         self.path = ""
         self.size = 0
-        self.headers: Mapping[str, str] = {}
+        self.headers: Mapping[str, str] = _NO_HEADERS
+        """The headers of the request that is served: they may hold the client's key."""
         self.cors = b""
         self.begun = False
         self.closes = False
@@ -414,6 +416,7 @@ class Http1Connection:
     def _finish(self) -> None:
         """Close the connection, or begin the next request on it."""
         self.task = None
+        self.headers = _NO_HEADERS
         self._body_complete = None
         self._count = None
         self._refused = None

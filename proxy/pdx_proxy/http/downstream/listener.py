@@ -13,12 +13,12 @@ from pdx_proxy.http.downstream.certificate import HANDSHAKE_SECONDS, SHUTDOWN_SE
 from pdx_proxy.http.downstream.closing import has_backlog, refuse_handshakes
 from pdx_proxy.http.downstream.exchange import Handler
 from pdx_proxy.http.downstream.fallback import FallbackServer
-from pdx_proxy.http.downstream.head import may_be_hot
+from pdx_proxy.http.downstream.head import forget_heads, may_be_hot
 from pdx_proxy.http.downstream.http1 import Http1Connection
 from pdx_proxy.http.tcp import cut
 
 _SWEEP_SECONDS: Final = 5.0
-"""How often idle and slow clients are closed: one timer for all connections."""
+"""How often idle and slow clients are closed, and heads forgotten: one timer for all connections."""
 _FLUSH_SECONDS: Final = 0.02
 """How often the gateway checks, while it stops, whether clients have received the last bytes."""
 _LAST_SECONDS: Final = 1.0
@@ -182,6 +182,7 @@ class Listener:
 
     def _sweep(self) -> None:
         now = self._loop.time()
+        forget_heads()
         for connection in list(self._connections):
             connection.sweep(now)
             if connection.has_no_handshake(now - HANDSHAKE_SECONDS - _SWEEP_SECONDS):

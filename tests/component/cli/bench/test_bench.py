@@ -26,12 +26,15 @@ QUICK = ["--isl", "200", "--osl", "12", "--ttft", "20s", "--tpot", "5s", "--warm
 
 
 @asynccontextmanager
-async def bench(*argv: str, env: Mapping[str, str] = os.environ) -> AsyncIterator[asyncio.subprocess.Process]:
+async def bench(
+    *argv: str, env: Mapping[str, str] = os.environ, cwd: Path | None = None
+) -> AsyncIterator[asyncio.subprocess.Process]:
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-P", "-m", "pdx_cli", "bench", *argv),
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
         env={**env, "OPENAI_API_KEY": ""},
+        cwd=cwd,
     )
     try:
         yield process
@@ -46,6 +49,10 @@ async def ended(process: asyncio.subprocess.Process) -> tuple[int, str, str]:
         out, err = await process.communicate()
     assert process.returncode is not None
     return process.returncode, out.decode(), err.decode()
+
+
+def files_of(directory: Path) -> list[Path]:
+    return [path for path in directory.rglob("*") if path.is_file()]
 
 
 async def outcomes(world: World) -> int:
@@ -81,6 +88,23 @@ async def test_where_the_time_went(debug: bool, make_world: MakeWorld, tmp_path:
     assert all(bool(row["timing"]) is debug for row in rows)
     assert json.loads((output / "vllm-P-D-1-1.json").read_text())["completed"] == step["count"]
     assert "<svg" in (output / "report.html").read_text()
+    world.sent = await outcomes(world)
+
+
+async def test_a_password_in_the_url_is_nowhere(make_world: MakeWorld, tmp_path: Path) -> None:
+    """Neither the folder that is named after the URL nor a file in it, nor what is printed, contains it."""
+    world = await make_world(Order.PREFILL_FIRST, p=STEPS, d=STEPS)
+    url = world.url.replace("://", "://someone:s3cret@")
+    async with bench(url, "--admin", world.admin, *QUICK, "--rate", "5", "--repeats", "1", cwd=tmp_path) as process:
+        _, out, err = await ended(process)
+    files = files_of(tmp_path)
+    folder = files[0].parent
+    assert "report.html" in {path.name for path in files}
+    host = world.url.partition("://")[2].replace(".", "-").replace(":", "-")
+    assert folder.name.startswith(f"bench-{host}-")
+    for page in (out, err, *(str(path) for path in files), *(path.read_text() for path in files)):
+        assert "s3cret" not in page
+        assert "someone" not in page
     world.sent = await outcomes(world)
 
 

@@ -109,6 +109,12 @@ def test_the_gateway_gets_what_engines_run_at_a_time() -> None:
     assert "--decode-max-num-seqs" not in _layout(EngineKind.VLLM).gateway.argv
 
 
+def test_the_gateway_pairs_patch_releases_if_the_engines_do() -> None:
+    given = "spec.kvTransfer={connector: NIXL, config: {enforce_handshake_compat: %s}}"
+    assert "--any-patch-release" in _layout(EngineKind.VLLM, given % "false").gateway.argv
+    assert "--any-patch-release" not in _layout(EngineKind.VLLM, given % "true").gateway.argv
+
+
 def test_vllm_listens_on_the_loopback_address_only() -> None:
     for engine in _layout(EngineKind.VLLM).engines:
         assert engine.argv[:2] == ("vllm", "serve")

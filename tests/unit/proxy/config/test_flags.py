@@ -184,6 +184,15 @@ def test_repeated_engines_are_added() -> None:
     assert [spec.address.host for spec in found.endpoints] == ["h0", "h1", "h2"]
 
 
+@pytest.mark.parametrize("any_patch", [True, False])
+def test_patch_releases_pair_if_a_flag_says_so(any_patch: bool) -> None:
+    parser = argparse.ArgumentParser()
+    add_gateway_arguments(parser)
+    argv = ["--prefill", "http://a:1", "--decode", "http://b:1", "http://c:1"]
+    found = gateway_settings_of(parser.parse_args([*argv, *["--any-patch-release"] * any_patch]))
+    assert [spec.any_patch for spec in found.endpoints] == [any_patch] * 3
+
+
 WRONG = [
     ("--cors-allowed-origins https://chat.example.com/",
      "argument --cors-allowed-origins: https://chat.example.com/ is not an origin; write SCHEME://HOST[:PORT] in lower "

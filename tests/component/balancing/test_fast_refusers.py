@@ -1,0 +1,56 @@
+"""An engine that refuses every request at once gets no more than its fair share, although it always has room."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from pdx_api.names import Order, Role
+from pdx_proxy.config.settings import Choosing
+from pdx_sim import FaultKind, SimEngine
+from tests.component.conftest import MakeWorld
+from tests.component.harness import Shape, World
+
+SLOW: dict[str, Any] = {"decode_token_seconds": 0.01, "prefill_token_seconds": 1e-4}
+REQUESTS = 120
+MOST = 1 / 3 + 0.07
+"""A third of the legs is fair."""
+REFUSALS: dict[str, dict[str, Any]] = {
+    "400": {"kind": FaultKind.STATUS, "status": 400},
+    "404": {"kind": FaultKind.STATUS, "status": 404},
+    "429": {"kind": FaultKind.STATUS, "status": 429},
+    "500": {"kind": FaultKind.STATUS, "status": 500},
+    "503": {"kind": FaultKind.STATUS, "status": 503},
+    "reset": {"kind": FaultKind.DIE_BEFORE_HEAD},
+}
+AT_FAULT = ("500", "reset")
+"""What a second engine does not repeat: it ejects the engine."""
+
+
+async def share(world: World, engine: SimEngine, clients: int) -> float:
+    """The engine's share of its role's legs, while so many clients send one request after the other."""
+    group = world.decode if engine in world.decode else world.prefill
+    before = [each.counts.requests.total() for each in group]
+    numbers = iter(range(REQUESTS))
+
+    async def send() -> None:
+        for number in numbers:
+            await world.complete(Shape(), prompt=f"{number} is the number of this prompt. " * 20)
+
+    await asyncio.gather(*(send() for _ in range(clients)))
+    got = [each.counts.requests.total() - count for each, count in zip(group, before, strict=True)]
+    return got[group.index(engine)] / sum(got)
+
+
+@pytest.mark.parametrize("clients", [1, 12])
+@pytest.mark.parametrize("refusal", REFUSALS)
+@pytest.mark.parametrize("role", [Role.AGGREGATED, Role.DECODE, Role.PREFILL])
+async def test_it_gets_its_share_at_most(role: Role, refusal: str, clients: int, make_world: MakeWorld) -> None:
+    prefills, d = (0, {**SLOW, "role": role}) if role is Role.AGGREGATED else (3, SLOW)
+    world = await make_world(Order.PREFILL_FIRST, prefills, 3, p=SLOW, d=d, choosing=Choosing())
+    engine = world.p if role is Role.PREFILL else world.d
+    engine.faults.add(count=None, **REFUSALS[refusal])
+    found = await share(world, engine, clients)
+    assert found <= (MOST / 2 if refusal in AT_FAULT and role is not Role.PREFILL else MOST)
+    engine.faults.clear()
+    world.void = True  # the legs that were refused are settled in their own time

@@ -1,0 +1,116 @@
+"""What an engine refuses at once counts as load for a while, so that it looks no emptier than engines that serve."""
+
+import pytest
+
+from pdx_api.names import Role
+from pdx_proxy.balancing.load import REFUSED_SECONDS, Load
+from pdx_proxy.balancing.policies import least
+from pdx_proxy.config.settings import Address, EndpointSpec
+from pdx_proxy.endpoints.endpoint import Endpoint
+
+D1, D2, D3, OTHER = (Endpoint(EndpointSpec(Address("127.0.0.1", port), Role.DECODE)) for port in range(1, 5))
+GROUP = (D1, D2, D3)
+
+
+class Clock:
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def loaded(*legs: int, workers: int = 1) -> tuple[Load, Clock]:
+    """A load in which the n-th D has so many legs."""
+    clock = Clock()
+    load = Load(clock)
+    load.workers = workers
+    load.group({each.name: GROUP for each in GROUP})
+    for each, count in zip(GROUP, legs, strict=False):
+        for _ in range(count):
+            load.acquire(each)
+    return load, clock
+
+
+def refuse(load: Load, endpoint: Endpoint, times: int = 1) -> None:
+    for _ in range(times):
+        load.acquire(endpoint)
+        load.release(endpoint, refused=True)
+
+
+def test_a_refused_leg_counts_on_until_legs_of_others_end() -> None:
+    load, _ = loaded(0, 3, 2)
+    refuse(load, D1, 2)
+    assert (load.of(D1), load.count(D1)) == (2, 0)
+    load.release(D2)
+    assert load.of(D1) == pytest.approx(2 * (1 - 1 / 5))
+    for each in (D2, D2, D3, D3):
+        load.release(each)
+    assert load.of(D1) == pytest.approx(0)
+
+
+@pytest.mark.parametrize(("legs", "most"), [((0, 0, 0), 1), ((0, 3, 2), 4), ((0, 0, 7), 8)])
+def test_it_counts_no_more_than_the_busiest_other_engine(legs: tuple[int, ...], most: float) -> None:
+    load, _ = loaded(*legs)
+    refuse(load, D1, 1000)
+    assert load.of(D1) == most
+
+
+def test_refusals_of_every_engine_leave_them_equal() -> None:
+    """Requests of a client that every engine refuses do not steer the requests of others."""
+    load, _ = loaded(2, 2, 2)
+    for _ in range(5):
+        for each in GROUP:
+            refuse(load, each)
+    assert len({load.of(each) for each in GROUP}) == 1
+
+
+def test_with_several_workers_each_one_counts_for_all() -> None:
+    load, _ = loaded(0, 8, 8, workers=4)
+    refuse(load, D1)
+    assert load.of(D1) == 4
+
+
+def test_only_an_engine_that_serves_none_is_full_because_of_them() -> None:
+    load, _ = loaded(0, 9, 9)
+    load.limit({each.name: 9.0 for each in GROUP})
+    refuse(load, D1, 7)
+    assert not load.full(D1)
+    refuse(load, D1, 3)
+    assert load.full(D1), "what waits for room is not for an engine that refuses everything"
+    load.acquire(D1)
+    load.release(D1)
+    assert not load.full(D1), "it has served one"
+
+
+def test_they_are_forgotten() -> None:
+    load, clock = loaded(0, 3, 3)
+    refuse(load, D1)
+    refuse(load, OTHER)
+    load.group({each.name: GROUP for each in GROUP})
+    assert list(load.refusals) == [D1.name], "one that is gone"
+    assert load.has_refused(D1)
+    clock.now += REFUSED_SECONDS
+    assert not load.has_refused(D1)
+    load.group({each.name: GROUP for each in GROUP})
+    assert not load.refusals
+
+
+@pytest.mark.parametrize("seconds", [1, 5, 40])
+def test_a_refuser_gets_its_fair_share(seconds: int) -> None:
+    """Ten requests a second come, and two of three engines serve each for some seconds."""
+    load, _ = loaded()
+    open_legs: list[tuple[float, Endpoint]] = []
+    got = dict.fromkeys((each.name for each in GROUP), 0)
+    for number in range(3000):
+        now = number / 10
+        while open_legs and open_legs[0][0] <= now:
+            load.release(open_legs.pop(0)[1])
+        chosen = least(GROUP, load.of, number)
+        got[chosen.name] += 1
+        if chosen is D1:
+            refuse(load, D1)
+        else:
+            load.acquire(chosen)
+            open_legs.append((now + seconds, chosen))
+    assert got[D1.name] <= 1100
+    assert abs(got[D2.name] - got[D3.name]) < 150
