@@ -30,7 +30,7 @@ _BUSY: Final = 503
 WHOLE_BYTES: Final = 2 * 1024 * 1024
 """The largest answer that is read whole, if its reader sets no other bound: of a P, with the IDs of its blocks."""
 _ERROR_BYTES: Final = 1024 * 1024
-"""The same of an answer with another status than 200."""
+"""Of an answer with another status than 200, so much is read: the status shows what it means."""
 _COUNTED_BYTES: Final = 64 * 1024
 """An answer that is longer counts among the bytes that the gateway holds of its engine's unfinished answers."""
 _OUTCOME_SECONDS: Final = 1.0
@@ -190,6 +190,7 @@ class Leg:
     async def whole(self, seconds: float, *, most: int = WHOLE_BYTES, counts: bool = True) -> Answer:
         """The complete answer; raises BadAnswer for one of more than `most` bytes, and for a stream of events.
 
+        Of a long answer with another status than 200, the beginning. Its length may be the request's fault.
         `counts`: whether an answer of 500 and above counts as an error of the engine.
         """
         self.connection.set_timeout(seconds, self.deadline)
@@ -198,10 +199,10 @@ class Leg:
         while not connection.answer.complete:
             answer = connection.answer
             if answer.size > _COUNTED_BYTES:
+                if answer.status != 200 and answer.size > min(most, _ERROR_BYTES):
+                    break
                 if answer.framed:
                     raise self._odd("a stream instead of an answer")
-                if answer.status != 200:
-                    most = min(most, _ERROR_BYTES)
                 if answer.size > most:
                     raise self._odd(f"an answer of more than {most} bytes")
                 self._hold()
@@ -236,7 +237,7 @@ class Leg:
             body = answer.document if answer.complete else b""
             if not self.judged:
                 self._observer.busy(self.endpoint, seconds)
-            raise EngineBusy(self.endpoint.name, seconds, answer.status, body) from None
+            raise EngineBusy(self.endpoint.name, seconds, answer.status, body, text=answer.text) from None
 
     def _check_ready(self, error: bytes) -> None:
         """Raise EngineUnready if the engine's error says that it accepts no request at all."""

@@ -43,8 +43,8 @@ def transfer_params(endpoint: Endpoint, answer: Answer, api: API = COMPLETIONS_A
     if 400 <= answer.status < 500:
         raise LegRefused
     if answer.status != 200:
-        detail, body = f"status {answer.status}", answer.document
-        raise BadAnswer(endpoint.name, detail, Reason.STATUS, answer.status, body, answer.text)
+        detail, status = f"status {answer.status}", 502 if answer.status < 500 else answer.status
+        raise BadAnswer(endpoint.name, detail, Reason.STATUS, status, answer.document, answer.text)
     body, nested = answer.body, False
     try:
         try:

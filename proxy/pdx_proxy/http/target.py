@@ -4,7 +4,7 @@ import re
 from typing import Final
 from urllib.parse import quote, unquote
 
-_ABSOLUTE: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^/?#]*")
+_ABSOLUTE: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://([^/?#]*)")
 """Scheme and authority of an absolute-form target, as clients send it to a proxy (RFC 9112, 3.2.2)."""
 _SAFE: Final = ":/%#?=@[]!$&'()*+,;"
 """What a Location header keeps (starlette/responses.py, RedirectResponse)."""
@@ -23,6 +23,12 @@ def split_target(raw: str) -> tuple[str, str]:
     if not path.isascii():  # bytes that are no UTF-8 came as surrogates
         path = path.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
     return unquote(path) if "%" in path else path or "/", mark + query
+
+
+def authority_of(raw: str) -> str:
+    """Return the host and port of an absolute-form target; empty for any other."""
+    absolute = _ABSOLUTE.match(raw) if raw[:1] != "/" else None
+    return "" if absolute is None else absolute[1]
 
 
 def location(path: str, query: str) -> str:

@@ -16,6 +16,7 @@ _CACHED: Final = re.compile(rb'("(?:prompt|input)_tokens_details":\{[^{}]*?"cach
 _READ: Final = re.compile(
     rb'("usage":\{[^{}]*?"input_tokens":) *([0-9]{1,12})([^{}]*?"cache_read_input_tokens":) *([0-9]{1,12})'
 )
+_CHUNK: Final = re.compile(rb"([0-9A-Fa-f]{1,8})\r\n")
 _SIZE: Final = re.compile(rb"[0-9A-Fa-f]{1,8}")
 UNKNOWN: Final = -1
 
@@ -49,8 +50,8 @@ def with_hits(path: str, data: bytes, hits: int) -> bytes:
 def in_chunk(path: str, data: bytes, hits: int) -> bytes:
     """Return bytes of a chunked stream, as an engine has sent them, in whose usage the prompt has so many hits.
 
-    The size of the chunk is adapted, or spaces replace digits that are missing, if the chunk has begun before. If
-    neither is possible, the bytes are as they were. (An event of JSON contains no CR.)
+    The size of the chunk is adapted, or spaces replace digits that are missing, if the chunk has begun before. (An
+    event of JSON contains no CR.)
     """
     at = data.rfind(USAGE)
     begin, end = data.rfind(b"\r\n", 0, at) + 2, data.find(b"\r\n", at)
@@ -60,9 +61,31 @@ def in_chunk(path: str, data: bytes, hits: int) -> bytes:
     if _SIZE.fullmatch(size) and int(size, 16) == end - begin:
         changed = with_hits(path, data[begin:end], hits)
         return b"%b%x\r\n%b%b" % (data[:head], len(changed), changed, data[end:])
+    return in_length(path, data, hits)
+
+
+def in_length(path: str, data: bytes, hits: int) -> bytes:
+    """As `with_hits`, in as many bytes. If there are not enough, they are as they were."""
     changed = with_hits(path, data, hits)
     missing = len(data) - len(changed)
     if missing < 0 or changed is data:
         return data
     close = changed.find(b"}", changed.rfind(USAGE))
     return changed[:close] + b" " * missing + changed[close:] if close >= 0 else data
+
+
+def joined(data: bytes) -> bytes:
+    """Return bytes of a chunked stream with the chunks that are complete as one. Bytes within a chunk stay as they are.
+
+    A proxy in front of an engine may divide an event between chunks.
+    """
+    parts, begin = [], 0
+    while (head := _CHUNK.match(data, begin)) is not None:
+        end = head.end() + int(head[1], 16)
+        if end == head.end() or data[end : end + 2] != b"\r\n":
+            break
+        parts.append(data[head.end() : end])
+        begin = end + 2
+    if len(parts) < 2:
+        return data
+    return b"%x\r\n%b\r\n%b" % (sum(map(len, parts)), b"".join(parts), data[begin:])

@@ -18,7 +18,7 @@ from typing import Final
 
 import msgspec
 
-from pdx_proxy.http.upstream.answer import Answer
+from pdx_proxy.http.upstream.answer import Answer, is_redirect
 from pdx_proxy.http.upstream.failures import BadAnswer, Reason
 from pdx_proxy.payload.decisions import MESSAGES, RESPONSES
 from pdx_proxy.payload.error_event import error_of
@@ -78,6 +78,8 @@ def is_open(endpoint: str, answer: Answer, path: str = "", sent: int = 0) -> boo
             return False
         body = answer.document if answer.complete else b""
         raise BadAnswer(endpoint, f"status {answer.status}", Reason.STATUS, answer.status, body, answer.text)
+    if is_redirect(answer.status):  # its target is inside the cluster: for the log alone
+        raise BadAnswer(endpoint, f"status {answer.status}", Reason.STATUS, 502, b"", answer.text)
     if answer.status != 200:  # the caller may need the whole error object
         return answer.complete or answer.size > _BUFFERED_BYTES
     if answer.framed or answer.is_event_stream:
@@ -90,7 +92,7 @@ def is_open(endpoint: str, answer: Answer, path: str = "", sent: int = 0) -> boo
         return True
     if not answer.complete:
         return answer.size > _BUFFERED_BYTES
-    if not answer.size:
+    if not answer.size or answer.content.isspace():
         raise BadAnswer(endpoint, "an empty answer", Reason.LOST, 502, b"")
     if _is_aborted(path, answer.content):
         raise BadAnswer(endpoint, "aborted by the engine", Reason.ABORT, 503, b"")

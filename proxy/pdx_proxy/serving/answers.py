@@ -48,8 +48,9 @@ def answer_unavailable(
         return Outcome.EXHAUSTED
     if isinstance(last, EngineBusy):
         headers["retry-after"] = str(ceil(last.seconds))
-        timeline.status = last.answered
-        answer(exchange, last.answered, last.body or unavailable_body(_BUSY, path), headers)
+        status = timeline.status = last.answered
+        kind = "RateLimitError" if status == 429 else "ServiceUnavailableError"
+        answer(exchange, status, last.body or error_body(status, _BUSY, kind, path=path), headers)
     elif isinstance(last, BadAnswer) and last.body and last.status >= 500:
         timeline.status = last.status
         answer(exchange, last.status, last.body, headers)

@@ -16,7 +16,7 @@ from pdx_proxy.http.upstream.failures import DeadlineExceeded, EndedEarly, Engin
 from pdx_proxy.serving.answers import answer_error, answer_unavailable
 from pdx_proxy.serving.attempts import Attempts, Unserved
 from pdx_proxy.serving.isolation import Isolation
-from pdx_proxy.serving.local_answers import LocalAnswers
+from pdx_proxy.serving.local_answers import FRESH, LocalAnswers
 from pdx_proxy.serving.reader import RequestReader
 from pdx_proxy.serving.relay import relay
 from pdx_proxy.serving.stream_keep_alive import STREAMED, StreamKeepAlive
@@ -187,6 +187,8 @@ class Gateway:
 
     def _headers(self, exchange: Exchange, handoff: Handoff, timeline: Timeline) -> Mapping[str, str]:
         headers = own_headers(exchange)
+        if exchange.method != "POST":
+            headers.update(FRESH)
         if not self._serving.engines.settings.debug_headers:
             return headers
         headers["x-pdx-decode"] = handoff.decode.endpoint.name

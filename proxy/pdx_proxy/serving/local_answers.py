@@ -14,7 +14,7 @@ from pdx_proxy.http.target import location
 
 _NOT_FOUND: Final = b'{"detail":"Not Found"}'
 _NOT_ALLOWED: Final = b'{"detail":"Method Not Allowed"}'
-_FRESH: Final[Mapping[str, str]] = {"cache-control": "no-store"}
+FRESH: Final[Mapping[str, str]] = {"cache-control": "no-store"}
 """A cache must not answer for the gateway later."""
 _NO_ENGINE: Final = "No engine is ready."
 _NO_WEBSOCKET: Final = "Send a POST over HTTP/1.1: the gateway opens no WebSocket."
@@ -49,7 +49,7 @@ class LocalAnswers:
         elif route[1] is Kind.READY:
             self._answer_ready(exchange, draining)
         else:
-            answer(exchange, 200, b"", _FRESH)
+            answer(exchange, 200, b"", FRESH)
 
     def _answer_unserved(self, exchange: Exchange) -> None:
         """Redirect to the path without its trailing slashes, if that is served, as vLLM does; else 404."""
@@ -62,13 +62,13 @@ class LocalAnswers:
 
     def _answer_ready(self, exchange: Exchange, draining: bool) -> None:
         if self._engines.snapshot.decode and not draining:
-            answer(exchange, 200, b"", _FRESH)
+            answer(exchange, 200, b"", FRESH)
         else:
-            answer(exchange, 503, unavailable_body(_NO_ENGINE), _FRESH)
+            answer(exchange, 503, unavailable_body(_NO_ENGINE), FRESH)
 
     def _answer_models(self, exchange: Exchange) -> None:
         """Answer with the models of the engines that answer clients, or with one of them; by API key, as vLLM does."""
-        headers = {**own_headers(exchange), **_FRESH}
+        headers = {**own_headers(exchange), **FRESH}
         decode = self._engines.snapshot.decode
         try:
             self._keyring.identify(exchange.headers)

@@ -79,7 +79,10 @@ async def relay(
         return _check_end(exchange, leg, body)
     head, raw = _open_head(exchange, answer, headers)
     sink: Sink = exchange if trace is None else TailSink(exchange, trace)
-    usage = None if hits is None or not answer.framed else UsageSink(sink, hits, exchange.path, raw=raw)
+    usage = None
+    if hits is not None and answer.status == 200:
+        chunked = raw and answer.framed
+        usage = UsageSink(sink, hits, exchange.path, chunked=chunked, fixed=raw and not chunked)
     shows = leg.endpoint.streams_params if answer.framed else leg.endpoint.shows_params
     params = ParamsSink(usage or sink) if shows else None
     begin = leg.relay(params or usage or sink, raw=raw)

@@ -70,6 +70,7 @@ REFUSED: Final[dict[str, bytes]] = {
     "http-0.9": b"GET /health\r\n\r\n",
     "http-1.2": post(GOOD, head=HEAD.replace(b"HTTP/1.1", b"HTTP/1.2")),
     "http-2": b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0\0",
+    "http-2.0": post(GOOD, head=HEAD.replace(b"HTTP/1.1", b"HTTP/2.0")),
     "http-3.7": post(GOOD, head=HEAD.replace(b"HTTP/1.1", b"HTTP/3.7")),
     "http-lower": post(GOOD, head=HEAD.replace(b"HTTP/1.1", b"http/1.1")),
     "tls": b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + b"\x00" * 40 + b"\r\n\r\n",

@@ -18,24 +18,24 @@ from aiohttp.web_protocol import RequestHandler
 from pdx_proxy.http.downstream.boundary import RequestBoundary
 from pdx_proxy.http.downstream.exchange import Handler, Pausable, date_line
 from pdx_proxy.http.downstream.head import FORWARDED_FOR, MAX_HEADERS, is_host
-from pdx_proxy.http.downstream.inflation import check_ratio, inflate, inflater_of
+from pdx_proxy.http.downstream.inflation import check_ratio, end_of, inflate, inflater_of, window_of
 from pdx_proxy.http.downstream.transport import SendProgress, body_seconds, peer_of, sweep_client
 from pdx_proxy.http.errors import BAD_REQUEST, RefusedError, body_too_large, body_too_slow, error_body, head_too_large
 from pdx_proxy.http.messages import answer_head
-from pdx_proxy.http.target import split_target
+from pdx_proxy.http.target import authority_of, split_target
 from pdx_proxy.http.tcp import cut
 
 _IDLE_SECONDS: Final = 75.0
 """How long a connection may wait for a whole head, from the end of the previous request."""
 _MAX_LINE_BYTES: Final = 8190
-_LISTS: Final = ("tracestate", FORWARDED_FOR)
-"""Headers whose lines are one list (W3C Trace Context, 3.3.1). The gateway reads the other ones as single values."""
+_LISTS: Final = ("content-encoding", "tracestate", "upgrade", FORWARDED_FOR)
+"""Headers whose lines are one list (RFC 9110, 5.3). The gateway reads the other ones as single values."""
 _TOO_MANY: Final = "Too many headers"
 
 _SLICE_BYTES: Final = 64 * 1024
 """Bytes that are parsed before the framing of what comes is judged again."""
 _AMBIGUOUS: Final = "A request has a Content-Length, or a Transfer-Encoding that is chunked, and not both."
-_NO_HOST: Final = "The header Host is no name or address, with or without a port."
+_NO_HOST: Final = "The header Host, or the host of the target, is no name or address, with or without a port."
 _WASTE: Final = "it has too many tiny chunks, or trailers that are too long."
 Discard = Callable[[asyncio.Transport, bool, bool], None]
 """Takes over a connection whose last answer is written: whether writing is paused, and the client floods."""
@@ -216,8 +216,6 @@ class AiohttpExchange:
             self.keep_alive = False
 
     async def body(self) -> bytes | bytearray:
-        if self._request.headers.get("expect", "").lower() == "100-continue" and self._protocol.transport is not None:
-            self._protocol.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         try:
             return await self._read()
         except TimeoutError:
@@ -234,10 +232,14 @@ class AiohttpExchange:
         largest = self._request._client_max_size
         if (self._request.content_length or 0) > largest:
             raise self._too_large()
+        window = window_of(self.headers.get("content-encoding", "").strip().lower())
+        self._continue()
         began, body = asyncio.get_running_loop().time(), bytearray()
-        received, inflater = 0, inflater_of(self._request.headers.get("content-encoding", "").strip().lower())
+        received, inflater = 0, None
         async with asyncio.timeout(body_seconds(0)) as limit:
             while piece := await self._request.content.readany():
+                if not received and window:
+                    inflater = inflater_of(window, piece)
                 received += len(piece)
                 while piece:
                     piece, rest = (piece, b"") if inflater is None else inflate(inflater, piece)
@@ -251,11 +253,14 @@ class AiohttpExchange:
                     if piece:
                         await asyncio.sleep(0)
                 limit.reschedule(began + body_seconds(len(body)))
-        if inflater is not None:
-            body += inflater.flush()  # at most what was left of the last match
-        if inflater is not None and not inflater.eof:
-            raise web.RequestPayloadError("its compressed content is cut short.")
+        if window:
+            body += end_of(inflater)
         return body
+
+    def _continue(self) -> None:
+        """Ask a client for its body that waits with it, and whose head is not refused."""
+        if self._request.headers.get("expect", "").lower() == "100-continue" and self._protocol.transport is not None:
+            self._protocol.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def _too_large(self) -> RefusedError:
         self.keep_alive = False
@@ -325,11 +330,11 @@ class FallbackServer(web.Server):
         async def serve(request: web.BaseRequest) -> web.StreamResponse:
             protocol = request.protocol
             assert isinstance(protocol, _Protocol)
-            if request.version < HttpVersion10:
+            if request.version not in (HttpVersion10, HttpVersion11):
                 return protocol.handle_error(request, 400, message="HTTP/1.0 and HTTP/1.1 are spoken here.")
             if _is_ambiguous(request.headers):
                 return protocol.handle_error(request, 400, message=_AMBIGUOUS)
-            if not is_host(request.headers.get("host", "")):
+            if not (is_host(request.headers.get("host", "")) and is_host(authority_of(request.raw_path))):
                 return protocol.handle_error(request, 400, message=_NO_HOST)
             exchange, task = AiohttpExchange(request, protocol), asyncio.current_task()
             assert task is not None

@@ -33,7 +33,7 @@ They hold the clients' keys, so their owner forgets them every few seconds (`for
 _MOST_KEPT: Final = 256
 _LONGEST_KEPT: Final = 2048
 
-_HOST: Final = re.compile(r"(?:[\w.~!$&'()*+;=%-]*|\[[0-9A-Fa-f:.]+\])(?::\d{0,5})?", re.ASCII)
+_HOST: Final = re.compile(r"(?:(?:[\w.~!$&'()*+;=-]|%[0-9A-Fa-f]{2})*|\[[0-9A-Fa-f:.]+\])(?::\d{0,5})?", re.ASCII)
 """A host and a port (RFC 9110, 7.2), without a comma: it joins several hosts. Nobody is to read another host there."""
 
 

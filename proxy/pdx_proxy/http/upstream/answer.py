@@ -12,6 +12,11 @@ def one_line(text: str) -> str:
     return line if len(line) <= _LINE else f"{line[: _LINE - 1]}…"
 
 
+def is_redirect(status: int) -> bool:
+    """Whether an answer has nothing of an API, and sends its reader elsewhere. vLLM sends none."""
+    return 300 <= status < 400
+
+
 class Answer:
     """An engine's answer while it arrives."""
 
@@ -101,7 +106,9 @@ class Answer:
 
     @property
     def text(self) -> str:
-        """The beginning of a body that is no JSON, as one line for a log; empty for JSON."""
+        """Where a redirect leads, or the beginning of a body that is no JSON, as one line for a log; else empty."""
+        if is_redirect(self.status):
+            return one_line("redirects to " + self.header(b"location").decode("latin-1"))
         return one_line(self.body[: 4 * _LINE].decode(errors="replace")) or "no text" if not self.document else ""
 
     @property

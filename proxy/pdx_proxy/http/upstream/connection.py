@@ -164,6 +164,7 @@ class Connection:
         self._deadline.clear()
         if self._parser is None or not clean:  # a parser is reused after a complete answer
             self._parser = httptools.HttpResponseParser(self)
+            self._parser.set_dangerous_leniencies(lenient_keep_alive=True)  # an interim answer does not close it
         if isinstance(body, BodyParts):
             self.transport.writelines((head, *body.parts))
         elif len(body) <= _JOINED_BYTES:

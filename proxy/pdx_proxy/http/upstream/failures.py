@@ -119,8 +119,10 @@ class BadAnswer(EngineFailure):
 class EngineBusy(BadAnswer):
     """The engine accepts no request for some time, and has named it. Hand-offs treat it as an engine that is full."""
 
-    def __init__(self, endpoint: str, seconds: float, answered: int, body: bytes, detail: str = "") -> None:
-        super().__init__(endpoint, detail or f"busy for {seconds:g} s", Reason.STATUS, 503, body)
+    def __init__(
+        self, endpoint: str, seconds: float, answered: int, body: bytes, detail: str = "", text: str = ""
+    ) -> None:
+        super().__init__(endpoint, detail or f"busy for {seconds:g} s", Reason.STATUS, 503, body, text)
         self.seconds = seconds
         self.answered = answered
         """The status that the engine answered."""

@@ -220,6 +220,8 @@ async def test_on_lost_is_called_once_for_an_early_end(half_closed: bool) -> Non
 INTERIM = {
     "one": b"HTTP/1.1 100 Continue\r\n\r\n",
     "hints": b"HTTP/1.1 103 Early Hints\r\nlink: </a>\r\nlink: </b>\r\n\r\n",
+    "closing": b"HTTP/1.1 103 Early Hints\r\nconnection: close\r\n\r\n",
+    "old": b"HTTP/1.0 100 Continue\r\n\r\n",
     "several": b"HTTP/1.1 102 Processing\r\n\r\n" * 5 + b"HTTP/1.1 103 Early Hints\r\n\r\n",
 }
 

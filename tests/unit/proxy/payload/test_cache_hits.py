@@ -92,7 +92,7 @@ def test_streams_in_two_pieces(path: str, hits: int, raw: bool) -> None:
     for cut in range(len(stream)):
         client, known = _Client(), CacheHits()
         known.tokens = hits
-        sink = UsageSink(client, known, path, raw=raw)
+        sink = UsageSink(client, known, path, chunked=raw, fixed=False)
         sink.write(stream[:cut])
         sink.write(stream[cut:])
         sink.flush()
@@ -107,8 +107,47 @@ def test_streams_in_two_pieces(path: str, hits: int, raw: bool) -> None:
             assert found == _with(path, hits)
 
 
+@pytest.mark.parametrize("size", [1, 2, 7, 37])
+@pytest.mark.parametrize("hits", [0, 500, 1000])
+@pytest.mark.parametrize("path", ANSWERS)
+def test_events_that_are_divided_between_chunks(path: str, hits: int, size: int) -> None:
+    """A proxy in front of the engine has framed its stream again."""
+    last = b"data: " + json.dumps(ANSWERS[path], separators=(",", ":")).encode() + b"\n\n"
+    stream = b"data: first\n\n" + last + b"data: [DONE]\n\n"
+    client, known = _Client(), CacheHits()
+    known.tokens = hits
+    sink = UsageSink(client, known, path, chunked=True, fixed=False)
+    for begin in range(0, len(stream), size):
+        sink.write(_chunk(stream[begin : begin + size]))
+    sink.write(_chunk(b""))
+    sink.flush()
+    events = _content(client.data).split(b"\n\n")
+    assert events[::2] == [b"data: first", b"data: [DONE]"]
+    assert json.loads(events[1].removeprefix(b"data: ")) == _with(path, hits)
+
+
+@pytest.mark.parametrize("fixed", [True, False])
+@pytest.mark.parametrize("size", [100, 50_000, 200_000])
+@pytest.mark.parametrize("hits", [0, 500, 1000])
+@pytest.mark.parametrize("path", ANSWERS)
+def test_long_answers_that_are_no_streams(path: str, hits: int, size: int, fixed: bool) -> None:
+    """Only the usage is held back. An answer whose length the client knows keeps it."""
+    answer = {"long": "x" * 100_000, **ANSWERS[path]}
+    body = json.dumps(answer, separators=(",", ":")).encode()
+    client, known = _Client(), CacheHits()
+    known.tokens = hits
+    sink = UsageSink(client, known, path, chunked=False, fixed=fixed)
+    for begin in range(0, len(body), size):
+        sink.write(body[begin : begin + size])
+        assert len(client.data) > min(begin, 100_000)
+    sink.flush()
+    fits = not fixed or (hits < 1000 and path != MESSAGES)  # there are digits enough
+    assert len(client.data) == len(body) or not fixed
+    assert json.loads(client.data) == (answer if not fits else {**answer, **_with(path, hits)})
+
+
 def test_without_p_s_number_nothing_is_changed_or_held_back() -> None:
     client = _Client()
-    sink = UsageSink(client, CacheHits(), CHAT, raw=True)
+    sink = UsageSink(client, CacheHits(), CHAT, chunked=True, fixed=False)
     sink.write(b'data: {"usage":{"prompt')
     assert client.data == b'data: {"usage":{"prompt'

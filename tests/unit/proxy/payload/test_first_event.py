@@ -365,7 +365,21 @@ def test_a_server_error_without_end_is_bounded() -> None:
     assert (raised.value.status, raised.value.body) == (500, b"")
 
 
-@pytest.mark.parametrize("status", [204, 302, 400, 404, 422, 429])
+@pytest.mark.parametrize("status", [300, 304, 307, 399])
+@pytest.mark.parametrize("complete", [False, True])
+def test_a_redirect_is_a_failure(status: int, complete: bool) -> None:
+    with pytest.raises(BadAnswer) as raised:
+        is_open("d", answer(b"elsewhere", status=status, complete=complete))
+    assert (raised.value.status, raised.value.body) == (502, b"")
+
+
+@pytest.mark.parametrize("content", [b"", b" ", b"\r\n\t "])
+def test_an_answer_of_spaces_is_a_failure(content: bytes) -> None:
+    with pytest.raises(BadAnswer, match="empty"):
+        is_open("d", answer(content, complete=True, kind=b"application/json"))
+
+
+@pytest.mark.parametrize("status", [204, 400, 404, 422, 429])
 def test_other_answers_go_on_whole(status: int) -> None:
     """The end of a refusal shows whether it comes from D's engine or from its HTTP server."""
     assert not is_open("d", answer(b"", status=status))
