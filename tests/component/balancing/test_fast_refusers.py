@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from pdx_api.names import Order, Role
-from pdx_proxy.config.settings import Choosing
+from pdx_api.settings.gateway import Choosing
 from pdx_sim import FaultKind, SimEngine
 from tests.component.conftest import MakeWorld
 from tests.component.harness import Shape, World

@@ -10,7 +10,8 @@ from types import CoroutineType, FrameType
 import pytest
 
 from pdx_api.names import Order
-from pdx_proxy.config.settings import Address, Keys
+from pdx_api.settings.gateway import Keys
+from pdx_proxy.config.settings import Address
 from pdx_proxy.http.downstream.exchange import Exchange, answer
 from pdx_proxy.http.downstream.listener import Listener
 from pdx_proxy.process.workers import address_of, bind
