@@ -14,8 +14,9 @@ from typing import Any
 import uvloop
 
 from pdx_api.spec.types import PDDeployment
+from pdx_api.user_info import shown_url
 from pdx_cli import interrupts
-from pdx_cli.bench import arguments, compare, targets
+from pdx_cli.bench import compare, targets
 from pdx_cli.bench.analysis.advise import advise
 from pdx_cli.bench.arguments import check_new
 from pdx_cli.bench.arms.cluster import ClusterArms
@@ -176,7 +177,7 @@ async def _enter(args: argparse.Namespace, found: Local | InCluster | None, stac
         if args.url:
             raise InputError(
                 "--url is not used for a run of this machine; leave it out, or write the URL as NAME: "
-                f"`pdx bench {arguments.server_url(args.url)}`."
+                f"`pdx bench {shown_url(args.url)}`."
             )
         return await stack.enter_async_context(targets.on_this_machine(found, sends=not args.advise))
     return await stack.enter_async_context(targets.in_cluster(found, args.url))
