@@ -3,12 +3,10 @@
 A poll between two counts would be counted as a part of the requests. The gateway has no flag for this, so this program
 replaces `asyncio.sleep`: after STOP, a sleep of the gateway's own modules does not end until GO arrives. In the counted
 cases, only polls sleep for that long. The engines count the polls that they receive, so the harness notices if one
-happens all the same. Clients' idle connections are never inspected: that does not use `asyncio.sleep`. Idle connections
-to engines are kept: to open one takes as many instructions as a hundred events.
+happens all the same. Idle connections are never inspected: that does not use `asyncio.sleep`.
 """
 
 import asyncio
-import dataclasses
 import signal
 import sys
 from collections.abc import Awaitable
@@ -16,7 +14,6 @@ from types import FrameType
 from typing import Any, Final
 
 from pdx_cli.entry import pdx
-from pdx_proxy.config.settings import Settings
 from pdx_proxy.http.downstream import listener
 
 STOP: Final = signal.SIGUSR1
@@ -64,19 +61,10 @@ def main() -> int:
 
     asyncio.sleep = sleep  # type: ignore[assignment]
     listener._SWEEP_SECONDS = _NEVER_SECONDS  # type: ignore[misc]
-    _keep_idle_connections()
     for number in (STOP, GO):
         signal.signal(number, pauses.on_signal)
     sys.argv[1:1] = ["gateway"]
     return pdx()
-
-
-def _keep_idle_connections() -> None:
-    names, defaults = (each.name for each in dataclasses.fields(Settings)), Settings.__init__.__defaults__
-    Settings.__init__.__defaults__ = tuple(
-        _NEVER_SECONDS if name == "idle_seconds" else default
-        for name, default in zip(names, defaults or (), strict=True)
-    )
 
 
 if __name__ == "__main__":
