@@ -28,6 +28,8 @@ Json = dict[str, Any]
 
 ANSWER_SECONDS: Final = 30.0
 """Deadline of one answer from the API server."""
+_LONGEST_WAIT: Final = 60.0
+"""Seconds of a `Retry-After` that are obeyed: a proxy may name an hour, and the API server returns before."""
 _KEEPALIVE: Final = ((socket.TCP_KEEPIDLE, 10), (socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEPCNT, 3))
 """TCP keep-alive: a watch whose peer has vanished fails after 25 s."""
 _METADATA_LIST: Final = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
@@ -109,9 +111,15 @@ class Cluster:
 
     @classmethod
     async def connect(
-        cls, agent: str, requests: int, watches: int, count: Callable[[str, int], None] = lambda _verb, _status: None
+        cls,
+        agent: str,
+        requests: int,
+        watches: int,
+        count: Callable[[str, int], None] = lambda _verb, _status: None,
+        *,
+        own: bool = True,
     ) -> Self:
-        """Connect by KUBECONFIG, else as the pod's service account, else by the user's own kubeconfig.
+        """Connect by KUBECONFIG, else as the pod's service account, else, with `own`, by the user's own kubeconfig.
 
         `count` is called with the verb and the status of each request; the status is 0 without an answer. Raises
         CredentialsError.
@@ -119,7 +127,7 @@ class Cluster:
         # The library takes 50 MB and most of a second, so only a program that connects imports it.
         from kubernetes.aio.client import ApiClient
 
-        settings = await credentials()
+        settings = await credentials(own=own)
         settings.connection_pool_maxsize = requests + watches
         # Otherwise every request reads ~/.netrc and the proxy settings, in a thread.
         settings.client_session_kwargs = {"trust_env": False}
@@ -336,7 +344,8 @@ def error_of(status: int, headers: Mapping[str, str], text: str) -> ApiError:
         case _:
             after = headers.get("Retry-After", "")
             kind = FaultError if text and status >= 500 else UnavailableError
-            return kind(message, status=status, after=float(after) if after.isdigit() else 0.0)
+            wait = float(after) if after.isascii() and after.isdecimal() else 0.0
+            return kind(message, status=status, after=min(wait, _LONGEST_WAIT))
 
 
 def metadata_of(page: Json) -> Json:

@@ -11,8 +11,11 @@ class CredentialsError(Exception):
     """There are no credentials for an API server."""
 
 
-async def credentials() -> "Configuration":
-    """KUBECONFIG, else the pod's service account, else the user's own kubeconfig. Raises CredentialsError."""
+async def credentials(*, own: bool) -> "Configuration":
+    """KUBECONFIG, else the pod's service account, else, with `own`, the user's own kubeconfig.
+
+    Raises CredentialsError.
+    """
     from kubernetes.aio import client, config
 
     settings, paths = client.Configuration(), _chosen()
@@ -21,7 +24,7 @@ async def credentials() -> "Configuration":
             if not paths:
                 config.load_incluster_config(settings)  # type: ignore[no-untyped-call]
         except config.ConfigException:
-            paths = _own()
+            paths = _own() if own else ""
             if not paths:
                 raise
         if paths:
@@ -33,7 +36,7 @@ async def credentials() -> "Configuration":
 
 def _chosen() -> str:
     paths = os.environ.get("KUBECONFIG", "")
-    if paths and not any(map(os.path.isfile, paths.split(os.pathsep))):
+    if paths and not any(os.path.exists(os.path.expanduser(path)) for path in paths.split(os.pathsep)):
         raise CredentialsError(f"KUBECONFIG is {paths}, which is not a file")
     return paths
 

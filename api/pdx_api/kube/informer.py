@@ -31,6 +31,8 @@ _LASTING_SECONDS: Final = 1.0
 """A watch that lasted this long shows that the API server works, even without an event."""
 _FIRST_PAUSE: Final = 0.1
 _LONGEST_PAUSE: Final = 5.0
+_ABSENT_PAUSE: Final = 15.0
+"""Before a kind is listed again that does not exist, or that the program may not read."""
 _BURST: Final = 20
 """Events after which the informer yields to other tasks."""
 
@@ -81,6 +83,7 @@ class Informer:
         self._trusted_seconds = trusted_seconds
         """How long the events of watches alone are trusted. Then all objects are listed again."""
         self._backoff = Backoff(_FIRST_PAUSE, _LONGEST_PAUSE, random)
+        self._absent = Backoff(_FIRST_PAUSE, _ABSENT_PAUSE, random)
         self._version = ""
         """The version to watch from; empty: list first."""
         self._listed = -math.inf
@@ -111,7 +114,8 @@ class Informer:
             except ApiError as error:
                 failed = True
                 self._on_error(error)
-                pause = getattr(error, "after", 0.0)
+                absent = isinstance(error, RefusedError | MissingError)
+                pause = self._absent.next() if absent else getattr(error, "after", 0.0)
             await asyncio.sleep(max(self._backoff.next(), pause))
 
     def _on_error(self, error: ApiError) -> None:
@@ -147,6 +151,7 @@ class Informer:
         self._store.end()
         self._version = version
         self._listed = self._clock()
+        self._absent.reset()
         self.refused = False
         self._active()
         self.synced.set()

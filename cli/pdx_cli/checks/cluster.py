@@ -169,7 +169,7 @@ def _rights_by_log(observation: Observation, remedy: str) -> Iterator[Finding]:
     for gateway in observation.gateways:
         line = _last_watch_failure(gateway.log)
         if line:
-            refused = re.search(r"forbidden|cannot list|40[13]", line, re.IGNORECASE)
+            refused = re.search(r"forbidden|unauthorized|cannot list|40[13]", line, re.IGNORECASE)
             network = "Check that its pod reaches the API server; an egress NetworkPolicy may block it."
             sentence = f"The gateway {gateway.name} cannot list pods, so it finds no engine: {line}"
             yield wrong("GatewayRights", sentence, remedy if refused else network)

@@ -131,7 +131,8 @@ def _own_namespace() -> str:
 def _configure_logs(settings: Settings) -> None:
     logs.configure(settings.log_format, "%(asctime)s %(levelname)s %(message)s")
     logging.getLogger().setLevel(logging.INFO)
-    logging.getLogger("pdx_operator").setLevel(logging.DEBUG if settings.verbose else logging.INFO)
+    for package in ("pdx_operator", "pdx_api"):
+        logging.getLogger(package).setLevel(logging.DEBUG if settings.verbose else logging.INFO)
     logging.getLogger("kopf").setLevel(logging.INFO if settings.verbose else logging.WARNING)
     # kopf logs every event that it delivers.
     logging.getLogger("kopf.objects").setLevel(logging.WARNING)

@@ -48,7 +48,7 @@ class PodDiscovery:
     async def run(self, sink: SpecSink) -> None:
         """See `Discovery`."""
         try:
-            cluster = await Cluster.connect("pdx-gateway", requests=1, watches=1)
+            cluster = await Cluster.connect("pdx-gateway", requests=1, watches=1, own=False)
         except CredentialsError as error:
             raise DiscoveryError(f"cannot reach a cluster: {error}") from error
         try:

@@ -96,23 +96,29 @@ class Pods:
     def put(self, pod: Pod) -> None:
         """See `Store`."""
         name, found = _name(pod), read_pod(pod)
-        if isinstance(found, UnusablePod) and not found.expected and found != self._found.get(name):
-            self._log(f"pod {name} {found.reason}; it is not used")
         if self._listed is not None:
             self._listed[name] = found
         else:
+            self._report(name, found)
             self._found[name] = found
             self._send()
 
     def end(self) -> None:
         """See `Store`."""
-        self._found, self._listed = self._listed or {}, None
+        listed, self._listed = self._listed or {}, None
+        for name, found in listed.items():
+            self._report(name, found)
+        self._found = listed
         self._send()
 
     def delete(self, pod: Pod) -> None:
         """See `Store`."""
         self._found.pop(_name(pod), None)
         self._send()
+
+    def _report(self, name: str, found: EndpointSpec | UnusablePod) -> None:
+        if isinstance(found, UnusablePod) and not found.expected and found != self._found.get(name):
+            self._log(f"pod {name} {found.reason}; it is not used")
 
     def _send(self) -> None:
         self._sink([found for found in self._found.values() if isinstance(found, EndpointSpec)])

@@ -19,6 +19,7 @@ from pdx_api.kube.client import (
     UnavailableError,
     UnreadableAnswerError,
 )
+from pdx_api.kube.credentials import CredentialsError
 from pdx_api.kube.kinds import EVENT, PDDEPLOYMENT, POD, Kind
 
 
@@ -43,6 +44,13 @@ def test_errors_by_status(status: int, kind: type[ApiError]) -> None:
     assert str(error) == "text"
     assert error.status == status
     assert getattr(error, "after", 7.0) == 7.0
+
+
+@pytest.mark.parametrize(("header", "seconds"), [("3600", 60.0), ("0", 0.0), ("²", 0.0), ("-5", 0.0), ("soon", 0.0)])
+def test_an_odd_wait_is_bounded(header: str, seconds: float) -> None:
+    error = client.error_of(503, {"Retry-After": header}, "")
+    assert isinstance(error, UnavailableError)
+    assert error.after == seconds
 
 
 def test_only_a_status_object_is_quoted() -> None:
@@ -98,6 +106,31 @@ async def test_kubeconfig_precedes_the_service_account(
     connected = await Cluster.connect("pdx-test", 1, 1)
     await connected.close()
     assert used == expected
+
+
+async def test_a_users_own_kubeconfig_may_be_left_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A gateway must not take the engines of the cluster that somebody works on."""
+    (tmp_path / ".kube").mkdir()
+    (tmp_path / ".kube/config").touch()
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("KUBECONFIG", raising=False)
+    with pytest.raises(CredentialsError):
+        await Cluster.connect("pdx-test", 1, 1, own=False)
+
+
+async def test_a_kubeconfig_below_the_home_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    used: list[str] = []
+
+    async def load_file(path: str, **_: Any) -> None:
+        used.append(path)
+
+    (tmp_path / "given").touch()
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("KUBECONFIG", "~/given")
+    monkeypatch.setattr(config, "load_kube_config", load_file)
+    connected = await Cluster.connect("pdx-test", 1, 1)
+    await connected.close()
+    assert used == ["~/given"]
 
 
 class _Pages(Cluster):

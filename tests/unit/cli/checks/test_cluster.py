@@ -76,13 +76,20 @@ SETUPS: list[Any] = [
     pytest.param(
         {
             "rights": Rights(),
-            "gateways": (
-                gateway(log="pdx gateway: cannot watch pods, keeps the endpoints it has: pods is forbidden: 403."),
-            ),
+            "gateways": (gateway(log="pdx gateway: cannot watch pods, keeps those that it knows: pods is forbidden."),),
         },
         "GatewayRights",
         ["cannot list pods", "pods is forbidden", "--as=system:serviceaccount:llm:qwen-gateway"],
         id="a gateway without rights, by its log",
+    ),
+    pytest.param(
+        {
+            "rights": Rights(),
+            "gateways": (gateway(log="pdx gateway: cannot watch pods, keeps those that it knows: Unauthorized."),),
+        },
+        "GatewayRights",
+        ["cannot list pods", "Unauthorized", "--as=system:serviceaccount:llm:qwen-gateway"],
+        id="a gateway whose token is refused, by its log",
     ),
     pytest.param(
         {"rights": Rights(lists=False)}, "GatewayRights", ["Role of the gateway does not let"], id="a Role that was cut"
