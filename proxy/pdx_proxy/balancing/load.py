@@ -16,7 +16,9 @@ MOST_BORROWED: Final = 4.0
 REFUSED_SECONDS: Final = 60.0
 """How long a refusal shows that an engine is less busy than its load and its recent work say."""
 _ALL: Final = 8
-"""So many refusals in a row, while other engines serve, show that the engine is at fault and not the requests."""
+"""So many refusals in a row, from an engine without legs, show that it refuses every request."""
+_FRESH_SECONDS: Final = 1.0
+"""How long requests that wait for room then leave its room to others."""
 _FEW: Final = 0.01
 """Fewer legs than this make no difference."""
 
@@ -92,7 +94,7 @@ class Load:
         self.borrowers: dict[str, Borrower] = {}
         """By name, the P's that share their limits."""
         self.on_release: Callable[[], None] | None = None
-        """Called when an endpoint that was full has room again, while requests wait for that."""
+        """Called when an endpoint that was full may have room again, while requests wait for that."""
         self.clock = clock
 
     def acquire(self, endpoint: Endpoint) -> None:
@@ -105,7 +107,7 @@ class Load:
             self._refuse(endpoint)
         elif self.refusals:
             self._serve(endpoint)
-        if self.on_release is None or not self._makes_room(endpoint):
+        if self.on_release is None or not (self.refusals or self._makes_room(endpoint)):
             self._forget(endpoint)
         else:
             self._forget(endpoint)
@@ -145,12 +147,17 @@ class Load:
         if own is not None:
             own.number = 0
         group = self.groups.get(endpoint.name, ())
-        refusals = [self.refusals[each.name] for each in group if each.name in self.refusals]
-        if not refusals or max([each.legs for each in refusals]) < _FEW:
-            return
-        left = max(1.0 - self.workers / max(self.count_all(list(group)), 1), 0.0)
-        for each in refusals:
-            each.legs *= left
+        left = -1.0
+        for each in group:
+            refusal = self.refusals.get(each.name)
+            if refusal is None:
+                continue
+            if not self._holds(refusal):
+                del self.refusals[each.name]
+            elif refusal.legs >= _FEW:
+                if left < 0.0:
+                    left = max(1.0 - self.workers / max(self.count_all(list(group)), 1), 0.0)
+                refusal.legs *= left
 
     def _makes_room(self, endpoint: Endpoint) -> bool:
         """Whether the endpoint is full, and will not be with one leg less."""
@@ -221,17 +228,24 @@ class Load:
         return self.legs.get(endpoint.name, 0)
 
     def full(self, endpoint: Endpoint) -> bool:
-        """Whether the endpoint has as many legs as it may have; a borrower may have what its lenders leave.
-
-        An endpoint that refuses every request does not take those that wait until others have room.
-        """
+        """Whether the endpoint has as many legs as it may have; a borrower may have what its lenders leave."""
         name = endpoint.name
         legs, borrower = self.count(endpoint), self.borrowers.get(name)
         if borrower is None:
-            refusal = self.refusals.get(name) if self.refusals else None
-            unserved = refusal.legs if refusal is not None and refusal.number >= _ALL else 0.0
-            return legs + unserved >= self.limits.get(name, inf)
+            limit = self.limits.get(name, inf)
+            return legs >= limit or (legs == 0 and name in self.refusals and self._refuses_all(name, limit))
         return legs >= borrower.most or self.count_all(borrower.lenders) >= borrower.limit
+
+    def _refuses_all(self, name: str, limit: float) -> bool:
+        """Whether an endpoint without legs refuses every request, so that those that wait are for others.
+
+        It is so only while another endpoint has legs: their ends serve those that wait.
+        """
+        refusal = self.refusals[name]
+        if refusal.number < _ALL or refusal.legs < limit or self.clock() - refusal.at > _FRESH_SECONDS:
+            return False
+        others = [each for each in self.groups.get(name, ()) if each.name != name]
+        return self.count_all(others) > 0
 
     def count_all(self, endpoints: list[Endpoint]) -> int:
         """Return the legs in flight of several endpoints."""
@@ -262,7 +276,7 @@ class Load:
 
     def _effective(self, endpoint: Endpoint, legs: int) -> float:
         effective, refusal = self.effective_loads.get(endpoint.name), self.refusals.get(endpoint.name)
-        load = legs if refusal is None else legs + refusal.legs
+        load = legs if refusal is None or not self._holds(refusal) else legs + refusal.legs
         return effective.of(load, self.clock()) if effective is not None else load
 
 

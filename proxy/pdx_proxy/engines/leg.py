@@ -172,7 +172,6 @@ class Leg:
                 await connection.progress()
                 connection.check()
         except BadAnswer as failure:
-            self._refused = True
             self._check_busy()
             self._check_ready(failure.body)
             if connection.answer.status != _BUSY and not self.judged:
@@ -191,10 +190,11 @@ class Leg:
         """The complete answer; raises BadAnswer for one of more than `most` bytes, and for a stream of events.
 
         Of a long answer with another status than 200, the beginning. Its length may be the request's fault.
-        `counts`: whether an answer of 500 and above counts as an error of the engine.
+        `counts`: whether an answer of 500 and above counts as an error of the engine, and others as refusals.
         """
         self.connection.set_timeout(seconds, self.deadline)
         await self._receive_head()
+        self._refused = self._refused and counts
         connection = self.connection
         while not connection.answer.complete:
             answer = connection.answer
@@ -234,6 +234,7 @@ class Leg:
         answer = self.connection.answer
         seconds = retry_after(answer)
         if seconds:
+            self._refused = False  # it gets no request for some time
             body = answer.document if answer.complete else b""
             if not self.judged:
                 self._observer.busy(self.endpoint, seconds)
@@ -368,10 +369,9 @@ class Leg:
                 await connection.progress()
             connection.check()
             self._body = b""  # never sent again, and a stream may last long
-            self._refused = connection.answer.status != 200
+            self._judge_refusal()
             return
         except LostConnection as failure:
-            self._refused = True
             if not connection.used or connection.answer.status or self._abandoned or connection.lost is None:
                 raise  # without `lost` the connection was interrupted
             if connection.since_sent > _STALE_SECONDS:
@@ -389,4 +389,9 @@ class Leg:
         self._body = b""
         self.connection.set_timeout(remaining, self.deadline)
         await self.connection.head()
-        self._refused = self.connection.answer.status != 200
+        self._judge_refusal()
+
+    def _judge_refusal(self) -> None:
+        """A 500 may come from the KV of the other engine of a hand-off: its owner finds out."""
+        status = self.connection.answer.status
+        self._refused = status != 200 and not (self.judged and status == 500)

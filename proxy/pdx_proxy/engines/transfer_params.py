@@ -44,7 +44,8 @@ def transfer_params(endpoint: Endpoint, answer: Answer, api: API = COMPLETIONS_A
         raise LegRefused
     if answer.status != 200:
         detail, status = f"status {answer.status}", 502 if answer.status < 500 else answer.status
-        raise BadAnswer(endpoint.name, detail, Reason.STATUS, status, answer.document, answer.text)
+        document = answer.document if answer.complete else b""  # the beginning of a long one is no JSON
+        raise BadAnswer(endpoint.name, detail, Reason.STATUS, status, document, answer.text)
     body, nested = answer.body, False
     try:
         try:

@@ -2,9 +2,9 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from math import ceil, inf
-from typing import Final
+from typing import Any, Final
 
 from xxhash import xxh3_64_intdigest
 
@@ -141,11 +141,13 @@ class Isolation:
         except TimeoutError:
             return
 
-    async def after_stream(self, handoff: Handoff, exchange: Exchange, name: str | None) -> None:
-        """A stream has broken: report the body if its engine has died."""
+    def after_stream(self, handoff: Handoff, exchange: Exchange, name: str | None) -> Coroutine[Any, Any, None]:
+        """A stream has broken: report the body if its engine has died. Its client is read now: the head goes first."""
+        return self._after_stream(handoff, self._admission.client_of(exchange, name))
+
+    async def _after_stream(self, handoff: Handoff, client: str) -> None:
         endpoint = handoff.decode.endpoint
         if handoff.body and await self._serving.death_checks.died(endpoint):
-            client = self._admission.client_of(exchange, name)
             self._report(Casualty(endpoint.start, client, self._hash_of_answered(handoff)))
 
     def leave(self, choice: Choice, request: Request, exchange: Exchange) -> None:

@@ -167,6 +167,18 @@ async def test_expect_100_continue(make_world: MakeWorld) -> None:
     writer.close()
 
 
+async def test_an_old_client_gets_no_interim_answer(make_world: MakeWorld) -> None:
+    """It would take it for the final one (RFC 9110, 10.1.1)."""
+    world = await make_world(Order.PREFILL_FIRST)
+    request = request_of(Shape().body(), head="Expect: 100-continue\r\n").replace(b"HTTP/1.1", b"HTTP/1.0", 1)
+    reader, writer = await _open(world)
+    world.sent += 1
+    writer.write(request)
+    assert (await reader.readuntil(b"\r\n")).split(b" ")[1] == b"200"
+    await reader.read()
+    writer.close()
+
+
 async def test_body_limit(make_world: MakeWorld) -> None:
     world = await make_world(Order.PREFILL_FIRST, limits=Limits(max_body_size=10_000))
     reply = await world.complete(prompt="x" * 20_000)

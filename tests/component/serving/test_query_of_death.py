@@ -149,6 +149,24 @@ async def test_engines_that_die_behind_the_first_event(order: Order, make_world:
     await _end(world, mine)
 
 
+async def test_they_are_ascribed_to_the_client_behind_a_proxy(make_world: MakeWorld) -> None:
+    limits = Limits(trusted_proxies=("127.0.0.0/8",))
+    world = await _world(make_world, Order.PREFILL_FIRST, limits=limits, d={"decode_token_seconds": 0.02})
+    mine = Mine(world, Way.AFTER_EVENT, (Role.DECODE,))
+    for number in range(20):
+        await send_ordinary(world, 1, {"X-Forwarded-For": f"10.0.0.{number}"})
+    killer, shape = {"X-Forwarded-For": "10.1.1.1"}, Shape(stream=True)
+    for number in (1, 2):
+        await _kill(world, shape, headers=killer)
+        assert len(mine.deaths) == number, mine.deaths
+        await eventually(lambda: world.settled, 5.0, "settled")
+    await eventually(lambda: world.worker._isolation.active, 5.0, "isolated")
+    assert (await _kill(world, shape, headers=killer)).status == 500
+    assert len(mine.deaths) == 2, mine.deaths
+    await send_ordinary(world, 20, {"X-Forwarded-For": "10.0.0.1"})
+    await _end(world, mine)
+
+
 @pytest.mark.parametrize("order", [Order.DECODE_FIRST, Order.CONCURRENT])
 async def test_a_prefill_that_died_does_not_get_its_leg_again(order: Order, make_world: MakeWorld, keys: Keys) -> None:
     """Its process still accepts connections."""

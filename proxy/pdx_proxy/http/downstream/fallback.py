@@ -259,7 +259,8 @@ class AiohttpExchange:
 
     def _continue(self) -> None:
         """Ask a client for its body that waits with it, and whose head is not refused."""
-        if self._request.headers.get("expect", "").lower() == "100-continue" and self._protocol.transport is not None:
+        expects = self._request.headers.get("expect", "").lower() == "100-continue"
+        if expects and self.chunks and self._protocol.transport is not None:
             self._protocol.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def _too_large(self) -> RefusedError:

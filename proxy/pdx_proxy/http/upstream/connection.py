@@ -427,6 +427,8 @@ class Connection:
 
     def on_body(self, data: bytes) -> None:
         answer = self.answer
+        if self._interim:
+            raise ValueError("an interim answer with a body")
         answer.size += len(data)
         self._pieces += 1
         self._bodiless = 0

@@ -70,16 +70,54 @@ def test_with_several_workers_each_one_counts_for_all() -> None:
     assert load.of(D1) == 4
 
 
-def test_only_an_engine_that_serves_none_is_full_because_of_them() -> None:
-    load, _ = loaded(0, 9, 9)
-    load.limit({each.name: 9.0 for each in GROUP})
+def test_what_waits_is_not_for_an_engine_that_refuses_everything() -> None:
+    load, clock = loaded(0, 4, 4)
+    load.limit({each.name: 4.0 for each in GROUP})
     refuse(load, D1, 7)
     assert not load.full(D1)
-    refuse(load, D1, 3)
-    assert load.full(D1), "what waits for room is not for an engine that refuses everything"
-    load.acquire(D1)
-    load.release(D1)
-    assert not load.full(D1), "it has served one"
+    refuse(load, D1)
+    assert load.full(D1)
+    clock.now += 1.1
+    assert not load.full(D1), "it is tried again"
+
+
+def test_bad_requests_of_one_client_take_no_room_of_an_engine_that_serves() -> None:
+    load, _ = loaded(1, 4, 4)
+    load.limit({each.name: 4.0 for each in GROUP})
+    refuse(load, D1, 100)
+    assert not load.full(D1)
+
+
+def test_bad_requests_close_no_idle_deployment() -> None:
+    """No leg would end and open it again."""
+    load, _ = loaded(0, 0, 0)
+    load.limit({each.name: 1.0 for each in GROUP})
+    for each in GROUP:
+        refuse(load, each, 100)
+    assert not any(load.full(each) for each in GROUP)
+
+
+def test_each_end_of_a_leg_serves_what_waits_while_an_engine_refuses() -> None:
+    load, _ = loaded(0, 3, 4)
+    load.limit({each.name: 4.0 for each in GROUP})
+    calls: list[str] = []
+    load.on_release = lambda: calls.append("room")
+    load.release(D2)
+    assert not calls, "D2 was not full"
+    refuse(load, D1, 8)
+    calls.clear()
+    load.release(D2)
+    assert calls == ["room"], "D1 may be free now"
+
+
+def test_old_ones_count_no_longer_and_are_forgotten_when_another_engine_serves() -> None:
+    load, clock = loaded(0, 3, 3)
+    refuse(load, D1, 5)
+    assert load.of(D1) == 4
+    clock.now += REFUSED_SECONDS
+    assert load.of(D1) == 0
+    load.release(D2)
+    assert not load.refusals
 
 
 def test_they_are_forgotten() -> None:

@@ -242,6 +242,15 @@ async def test_interim_answers_are_skipped(name: str, step: int) -> None:
     assert made.reusable
 
 
+async def test_an_interim_answer_with_a_body_is_a_failure() -> None:
+    """Its bytes would become the beginning of the final answer."""
+    made, wire = connection()
+    made.data_received(b"HTTP/1.1 104 Early\r\ncontent-length: 5\r\n\r\nearly")
+    assert wire.closed
+    with pytest.raises(EngineFailure):
+        made.check()
+
+
 async def test_endless_interim_answers_are_a_failure() -> None:
     made, wire = connection()
     for _ in range(10_000):
