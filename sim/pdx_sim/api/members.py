@@ -5,7 +5,9 @@ vLLM's models are lax, as pydantic's are by default: `"stream": "false"`, "no", 
 `ChatCompletionRequest`, generate/base/protocol.py `StreamOptions`.
 """
 
-from pydantic import BaseModel
+from typing import Annotated
+
+from pydantic import BaseModel, Field, field_validator
 
 
 class StreamOptions(BaseModel):
@@ -23,7 +25,7 @@ class Members(BaseModel):
     min_tokens: int = 0
     max_tokens: int | None = None
     return_token_ids: bool | None = None
-    stop: str | list[str] | None = None
+    stop: str | Annotated[list[str], Field(max_length=4)] | None = None
     stop_token_ids: list[int] | None = None
 
     @property
@@ -38,6 +40,14 @@ class CompletionMembers(Members):
     n: int = 1
     echo: bool | None = False
     logprobs: int | None = None
+
+    @field_validator("logprobs", mode="before")
+    @classmethod
+    def _check_logprobs(cls, given: object) -> object:
+        """Unlike other numbers, vLLM reads this one before it is converted."""
+        if given is not None and not isinstance(given, int | float):
+            raise ValueError("`logprobs` must be an integer.")
+        return given
 
     @property
     def answer_tokens(self) -> int | None:

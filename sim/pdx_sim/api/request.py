@@ -143,14 +143,7 @@ def read_completion(body: Mapping[str, Any], path: str, header_id: str | None, s
     members = validated(ChatMembers, body) if chat else validated(CompletionMembers, body)
     prompts = (_chat_prompt(body),) if chat else _prompts(body["prompt"])
     max_tokens = granted_tokens(members.answer_tokens, chat, max(map(len, prompts)), settings.max_model_len)
-    if members.min_tokens > max_tokens:
-        message = f"min_tokens must be less than or equal to max_tokens={max_tokens}, got {members.min_tokens}."
-        raise APIError(400, message, param="min_tokens")
-    if isinstance(members.logprobs, int) and members.logprobs > _MOST_LOGPROBS:
-        message = (
-            f"Requested sample logprobs of {members.logprobs}, which is greater than max allowed: {_MOST_LOGPROBS}"
-        )
-        raise APIError(400, f"{message} (parameter=logprobs, value={members.logprobs})", param="logprobs")
+    _check_sampling(members, max_tokens)
     n = 1 if members.n is None else members.n
     if n < 1:
         raise APIError(400, f"n must be at least 1, got {n}. (parameter=n, value={n})", param="n")
@@ -171,6 +164,22 @@ def read_completion(body: Mapping[str, Any], path: str, header_id: str | None, s
         leg=leg_of(body),
         params=params_of(body),
     )
+
+
+def _check_sampling(members: CompletionMembers | ChatMembers, max_tokens: int) -> None:
+    """Raises APIError for what vLLM's `SamplingParams` refuse (vLLM 0.32, sampling_params.py, `_verify_args`)."""
+    if members.min_tokens < 0:
+        message = f"min_tokens must be greater than or equal to 0, got {members.min_tokens}."
+        raise APIError(400, message, param="min_tokens")
+    if members.min_tokens > max_tokens:
+        message = f"min_tokens must be less than or equal to max_tokens={max_tokens}, got {members.min_tokens}."
+        raise APIError(400, message, param="min_tokens")
+    if members.stop is not None and not all([members.stop] if isinstance(members.stop, str) else members.stop):
+        raise APIError(400, "stop cannot contain an empty string.", param="stop")
+    number = members.logprobs if type(members.logprobs) is int else 0
+    if not 0 <= number <= _MOST_LOGPROBS:  # -1 stands for the whole vocabulary
+        message = f"Requested sample logprobs of {number}, which is greater than max allowed: {_MOST_LOGPROBS}"
+        raise APIError(400, f"{message} (parameter=logprobs, value={number})", param="logprobs")
 
 
 def _chat_prompt(body: Mapping[str, Any]) -> Tokens:

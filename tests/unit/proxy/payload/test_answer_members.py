@@ -13,6 +13,9 @@ from pdx_proxy.payload.answer_members import SHAPING
 from pdx_proxy.payload.body import LARGE_BYTES, Body, read_body, read_large_body
 from pdx_proxy.payload.decisions import CHAT, COMPLETIONS, MESSAGES, RESPONSES
 from pdx_proxy.payload.features import PromptReader
+from pdx_sim import SimSettings
+from pdx_sim.api.members import ChatMembers, CompletionMembers
+from pdx_sim.api.request import APIError, read_completion
 
 _HI: Final = [{"role": "user", "content": "hi"}]
 BASE: Final[dict[str, dict[str, Any]]] = {
@@ -96,6 +99,27 @@ def test_nothing_is_split_that_vllm_refuses(verdicts: list[bool]) -> None:
     assert [body for body, accepts, splits in judged if splits and not accepts] == []
     whole = [body for body, accepts, splits in judged if accepts and not splits]
     assert len(whole) <= verdicts.count(True) * 0.35
+
+
+def test_the_simulator_refuses_what_vllm_refuses(verdicts: list[bool]) -> None:
+    """By the members that it reads. vLLM's models accept any length, which its server compares with the model's."""
+    settings, judged = SimSettings(model="m", max_model_len=8000), 0
+    for (path, body), accepts in zip(BODIES, verdicts, strict=True):
+        members = {COMPLETIONS: CompletionMembers, CHAT: ChatMembers}.get(path)
+        if (
+            members is None
+            or not body.keys() - BASE[path].keys() <= members.model_fields.keys()
+            or 10**14 in body.values()
+        ):
+            continue
+        try:
+            read_completion(body, path, None, settings)
+        except APIError:
+            assert not accepts, body
+        else:
+            assert accepts, body
+        judged += 1
+    assert judged > 900
 
 
 @pytest.mark.parametrize(
