@@ -245,7 +245,7 @@ async def test_anthropics_client_reads_the_gateways_errors(make_world: MakeWorld
     world.allowed.expired = True
     for engine in world.engines:
         engine.end_leases()
-    kinds = ["invalid_request_error", "rate_limit_error", "overloaded_error"]
+    kinds = ["invalid_request_error", "rate_limit_error", "rate_limit_error"]
     for raised, kind in zip((deep, limited, busy), kinds, strict=True):
         found = anthropic.types.ErrorResponse.model_validate(raised.value.body)
         assert found.error.type == kind
