@@ -103,7 +103,8 @@ class Informer:
         """Never returns. After any error it continues the watch, or lists again."""
         failed = False
         while True:
-            pause, self._lasted = 0.0, False
+            pause = 0.0
+            self._lasted = False
             try:
                 if failed and self._version and await self._is_restored():
                     self._version = ""
@@ -113,13 +114,11 @@ class Informer:
                 await self._watch()
             except ApiError as error:
                 failed = True
-                self._on_error(error)
-                absent = isinstance(error, RefusedError | MissingError)
-                pause = self._absent.next() if absent else getattr(error, "after", 0.0)
+                pause = self._on_error(error)
             await asyncio.sleep(max(self._backoff.next(), pause))
 
-    def _on_error(self, error: ApiError) -> None:
-        """Decide where to continue after an error, and log the first one of an outage."""
+    def _on_error(self, error: ApiError) -> float:
+        """Decide where to continue after an error, log the first one of an outage, and return the least pause."""
         absent = isinstance(error, RefusedError | MissingError)
         self.refused = absent and not self._optional
         if absent and self._optional:
@@ -139,6 +138,7 @@ class Informer:
         else:
             self._failing = True
             log.warning("cannot watch %s, keeps those that it knows: %s.", self._kind.plural, str(error).rstrip("."))
+        return self._absent.next() if absent else float(getattr(error, "after", 0.0))
 
     async def _list(self) -> None:
         """Read every object, and the version to watch from."""

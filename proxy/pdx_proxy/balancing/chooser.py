@@ -194,7 +194,9 @@ class Chooser:
 
 def _for_prefill(name: PolicyName | None) -> PolicyName:
     """Return the policy that takes effect for prefill engines. They answer with one token, so they have no ITL."""
-    return PolicyName.LEAST_REQUESTS if name is PolicyName.LEAST_ITL else name or PolicyName.EXPECTED_WAIT
+    if name is PolicyName.LEAST_ITL:
+        return PolicyName.LEAST_REQUESTS
+    return name or PolicyName.EXPECTED_WAIT
 
 
 def _why_not_split(choice: Choice) -> NotSplitReason:

@@ -82,7 +82,7 @@ class LoadTable:
 class SharedLoad(Load):
     """One worker's end: counts its own legs, and compares engines by the sum over all workers."""
 
-    __slots__ = ("_blocked", "_counts", "_own", "_own_blocked", "_own_prefilling", "_prefilling", "_workers", "rows")
+    __slots__ = ("_blocked", "_counts", "_own", "_own_blocked", "_own_prefilling", "_prefilling", "rows")
 
     def __init__(self, memory: mmap.mmap, worker: int, workers: int, rows: int = 0) -> None:
         super().__init__()
@@ -99,7 +99,7 @@ class SharedLoad(Load):
         self._own_prefilling = self._prefilling[worker::workers]
         self._blocked = counts[first + 2 * size :]
         self._own_blocked = self._blocked[worker::workers]
-        self._workers = self.workers = workers
+        self.workers = workers
 
     @classmethod
     def over(cls, fd: int, worker: int, workers: int, rows: int = 0) -> "SharedLoad":
@@ -142,7 +142,7 @@ class SharedLoad(Load):
         slot = endpoint.slot
         if slot < 0:
             return Load.legs_at(self, endpoint)
-        row = slice(slot * self._workers, (slot + 1) * self._workers)
+        row = slice(slot * self.workers, (slot + 1) * self.workers)
         return Legs(sum(self._counts[row]), sum(self._prefilling[row]), sum(self._blocked[row]))
 
     def of(self, endpoint: Endpoint) -> float:
@@ -153,9 +153,9 @@ class SharedLoad(Load):
         slot = endpoint.slot
         if slot < 0:
             return self.legs.get(endpoint.name, 0)
-        first = slot * self._workers
+        first = slot * self.workers
         legs = 0
-        for index in range(first, first + self._workers):  # `sum` of a slice costs three times as much
+        for index in range(first, first + self.workers):  # `sum` of a slice costs three times as much
             legs += self._counts[index]
         return legs
 

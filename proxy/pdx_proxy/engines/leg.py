@@ -89,7 +89,7 @@ class Leg:
         self._held = 0
         """Bytes of the answer that the pool counts."""
         self._refused = False
-        """Whether its engine has answered an error, or closed the connection instead of answering."""
+        """Whether its engine has refused it, so that it was no work."""
         self.endpoint = slot.endpoint
         self.reservation: Reservation | None = None
         """The request at its engine for the policies, from the beginning to the answer or the end; None: no policy."""

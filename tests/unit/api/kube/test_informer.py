@@ -213,6 +213,14 @@ async def test_an_answer_is_activity_also_if_it_is_a_refusal(pauses: list[float]
 
 
 @pytest.mark.parametrize("error", [MissingError("HTTP 404", status=404), FORBIDDEN])
+async def test_what_cannot_be_listed_is_tried_more_rarely(error: ApiError, pauses: list[float]) -> None:
+    script = Script()
+    script.list_error = error
+    await _run(script, kind=ROUTE, optional=True)
+    assert 5.0 < pauses[-1] <= 15.0
+
+
+@pytest.mark.parametrize("error", [MissingError("HTTP 404", status=404), FORBIDDEN])
 async def test_a_kind_that_a_cluster_may_lack_delays_nothing(
     error: ApiError, pauses: list[float], caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -75,6 +75,17 @@ def _relayed(endpoint: Endpoint, answer: Answer, api: Any) -> Any:
     return json.loads(bytes(found)) if isinstance(found, msgspec.Raw) else found
 
 
+def test_of_a_long_error_nothing_is_relayed() -> None:
+    """Its beginning is no JSON."""
+    answer = Answer()
+    answer.status = 500
+    answer.headers.append((b"content-type", b"application/json"))
+    answer.add(b'{"error": {"message": "')
+    with pytest.raises(BadAnswer) as raised:
+        transfer_params(NIXL, answer)
+    assert (raised.value.status, raised.value.body) == (500, b"")
+
+
 def test_what_vllm_answers_is_relayed_as_bytes() -> None:
     answer = Answer()
     answer.status, answer.complete = 200, True
