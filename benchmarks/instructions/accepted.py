@@ -68,6 +68,8 @@ class Change:
     before: int
     after: int
     why: str
+    recounted: bool = False
+    """Whether the cost is the same, and only the way to count it has changed: both are counts of one commit."""
 
     @property
     def ratio(self) -> float:
@@ -100,7 +102,7 @@ class Version:
 
 def raised(changes: Iterable[Change], case: str) -> float:
     """Return the sum of all raises of a case, as a share. Cuts do not reduce it."""
-    return sum(max(0.0, change.ratio - 1) for change in changes if change.case == case)
+    return sum(max(0.0, change.ratio - 1) for change in changes if change.case == case and not change.recounted)
 
 
 def history_faults(former: Sequence[Accepted], present: Accepted) -> list[str]:

@@ -102,10 +102,13 @@ def case_faults(before: Mapping[str, AcceptedCase], digests: Mapping[str, str]) 
 
 
 def expected(base: Mapping[str, AcceptedCase], changes: Iterable[Change]) -> dict[str, AcceptedCase]:
-    """Return the counts that are accepted in this environment: those of a base, with the changes that came after it."""
+    """Return the counts that are accepted in this environment: those of a base, with the changes that came after it.
+
+    The base is counted here as cases are counted now.
+    """
     found = dict(base)
     for change in changes:
-        if change.case in found:
+        if change.case in found and not change.recounted:
             found[change.case] = found[change.case].scaled(change.ratio)
     return found
 

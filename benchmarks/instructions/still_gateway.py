@@ -3,7 +3,8 @@
 A poll between two counts would be counted as a part of the requests. The gateway has no flag for this, so this program
 replaces `asyncio.sleep`: after STOP, a sleep of the gateway's own modules does not end until GO arrives. In the counted
 cases, only polls sleep for that long. The engines count the polls that they receive, so the harness notices if one
-happens all the same. Idle connections are never inspected: that does not use `asyncio.sleep`.
+happens all the same. Idle connections of clients are never inspected, and those to engines never close: that does not
+use `asyncio.sleep`.
 """
 
 import asyncio
@@ -14,6 +15,7 @@ from types import FrameType
 from typing import Any, Final
 
 from pdx_cli.entry import pdx
+from pdx_proxy.config.settings import Settings
 from pdx_proxy.http.downstream import listener
 
 STOP: Final = signal.SIGUSR1
@@ -50,9 +52,20 @@ class Pauses:
             self._sleepers.discard(sleeper)
 
 
+def keep_connections() -> None:
+    """Keep idle connections to engines: a stream is slow, so others would close in one run and open in the other."""
+    create = Settings.__init__
+
+    def kept(self: Settings, *arguments: Any, **more: Any) -> None:
+        create(self, *arguments, **{"idle_seconds": _NEVER_SECONDS, **more})
+
+    Settings.__init__ = kept  # type: ignore[method-assign]
+
+
 def main() -> int:
     """Serve."""
     pauses = Pauses()
+    keep_connections()
 
     def sleep(delay: float, result: Any = None) -> Awaitable[Any]:
         caller = str(sys._getframe(1).f_globals.get("__name__"))

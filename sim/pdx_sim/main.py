@@ -26,6 +26,7 @@ async def _serve(settings: SimSettings) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopped.set)
     async with SimEngine(settings) as engine:
-        sys.stdout.write(f"pdx sim: serving on http://{settings.host}:{engine.port}\n")
+        host = f"[{settings.host}]" if ":" in settings.host else settings.host
+        sys.stdout.write(f"pdx sim: serving on http://{host}:{engine.port}\n")
         sys.stdout.flush()
         await stopped.wait()

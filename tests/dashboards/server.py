@@ -206,14 +206,15 @@ async def backfill(folder: Path, past: Mapping[tuple[str, str], float], seconds:
 
 
 async def _address(lines: asyncio.StreamReader) -> str:
-    """Where it listens, once it is ready to answer."""
-    text, address = b"", ""
+    """Where it listens, once it is ready to answer. Two of its threads write the two lines, in any order."""
+    text, address, ready = b"", "", False
     async with asyncio.timeout(20):
         while line := await lines.readline():
             text += line
             if match := _LISTENING.search(line):
                 address = match[1].decode()
-            if b"Server is ready" in line:
+            ready = ready or b"Server is ready" in line
+            if ready and address:
                 return address
     raise AssertionError(f"Prometheus ended: {text.decode()}")
 

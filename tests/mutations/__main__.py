@@ -3,6 +3,7 @@
 Each mutation changes a copy of the gateway's package, and the test imports the copy.
 """
 
+import argparse
 import os
 import shutil
 import signal
@@ -11,6 +12,7 @@ import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -60,14 +62,32 @@ def _run(command: Sequence[str], environment: Mapping[str, str]) -> tuple[int, s
     return test.returncode, output
 
 
-def main() -> int:
-    """Try every mutation, and every mutant of the rows; return the number that no test noticed, as the exit code."""
+def main(only: str = "") -> int:
+    """Try the mutations whose description contains `only`; return the number that no test noticed, as the exit code.
+
+    Without `only`, every mutant of the rows is tried, too.
+    """
+    chosen = [each for each in MUTATIONS if only in each.breaks]
+    if not chosen:
+        raise SystemExit(f"No mutation's description contains {only!r}; tests/mutations/*.toml has all (`breaks`).")
     with ThreadPoolExecutor(2) as pool:
-        noticed = list(pool.map(notices, MUTATIONS))
-    for mutation, found in zip(MUTATIONS, noticed, strict=True):
-        sys.stdout.write(f"{'noticed' if found else 'NOT NOTICED'}: {mutation.breaks} ({mutation.test})\n")
-    return noticed.count(False) + rows.main()
+        verdicts = list(pool.map(_try, chosen))
+    return verdicts.count(False) + (0 if only else rows.main())
+
+
+def _try(mutation: Mutation) -> bool:
+    """Try one and report; one whose test cannot run is not noticed, and the others still run."""
+    try:
+        verdict, why = notices(mutation), ""
+    except ValueError as error:
+        verdict, why = False, f"\n{error}"
+    sys.stdout.write(f"{'noticed' if verdict else 'NOT NOTICED'}: {mutation.breaks} ({mutation.test}){why}\n")
+    sys.stdout.flush()
+    return verdict
 
 
 if __name__ == "__main__":
-    sys.exit(recorded("make mutations", main))
+    parser = argparse.ArgumentParser(prog="python -m tests.mutations", description=__doc__.partition("\n")[0])
+    parser.add_argument("only", nargs="?", default="", help="try only the mutations whose description contains this")
+    chosen_by_user = parser.parse_args().only
+    sys.exit(recorded("make mutations", partial(main, chosen_by_user), whole=not chosen_by_user))

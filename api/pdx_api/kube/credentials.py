@@ -3,6 +3,9 @@
 import os
 from typing import TYPE_CHECKING
 
+from pdx_api.kube.environment import ProxyError, proxy_of, url_problem
+from pdx_api.user_info import shown_url
+
 if TYPE_CHECKING:
     from kubernetes.aio.client import Configuration
 
@@ -16,7 +19,10 @@ async def credentials(*, own: bool) -> "Configuration":
 
     Raises CredentialsError.
     """
+    import yaml
     from kubernetes.aio import client, config
+
+    not_whole = (yaml.YAMLError, TypeError, ValueError, AttributeError, KeyError)  # of the library
 
     settings, paths = client.Configuration(), _chosen()
     try:
@@ -29,8 +35,18 @@ async def credentials(*, own: bool) -> "Configuration":
                 raise
         if paths:
             await config.load_kube_config(paths, client_configuration=settings)  # type: ignore[no-untyped-call]
+            if settings.host and (problem := url_problem(settings.host)):
+                raise CredentialsError(f"the server {shown_url(settings.host)} in {paths} is not a URL: {problem}")
+            settings.proxy = settings.proxy or proxy_of(settings.host)
+    except ProxyError as error:
+        raise CredentialsError(str(error)) from error
     except (config.ConfigException, OSError) as error:
         raise CredentialsError(f"no service account and no usable kubeconfig: {error}") from error
+    except not_whole as error:
+        what = (
+            f"{paths} is not a kubeconfig with a cluster and a user" if paths else "the service account is not readable"
+        )
+        raise CredentialsError(what) from error
     return settings
 
 

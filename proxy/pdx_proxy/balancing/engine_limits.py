@@ -9,7 +9,7 @@ few requests at any moment, so it also gets as many as it ends in that time.
 
 from dataclasses import dataclass
 from enum import Enum, auto
-from math import exp
+from math import exp, floor
 from typing import Final
 
 from pdx_api.vllm_metrics import EngineMetrics
@@ -24,6 +24,8 @@ QUEUED_SHARE: Final = 0.1
 _RESERVE: Final = 2.0
 """Requests that wait in a D that runs all it can, so that a sequence that ends is replaced without the gateway."""
 _RESERVE_SHARE: Final = 0.05
+_SENDING_SECONDS: Final = 0.2
+"""A gateway with waiting requests needs less than this to send the next one."""
 _SCARCE_KV: Final = 0.5
 """From this use of the KV cache on, it bounds the limit."""
 _KEPT_SHARE: Final = 0.7
@@ -124,7 +126,7 @@ class Legs:
 
 
 def room(work: Work, running: float) -> float:
-    """How many requests wait in an engine that runs all it can.
+    """How many requests wait in an engine that runs all it can; at a D, at most (see `LimitEstimator._reserve`).
 
     A request that comes next waits until these and one more have begun, at most one duration of a request. So fewer
     wait than run.
@@ -187,6 +189,7 @@ class LimitEstimator:
         "_quick",
         "_quiet",
         "_runs",
+        "_unended",
         "_waited",
         "_was_full",
         "_work",
@@ -216,6 +219,8 @@ class LimitEstimator:
         self._busy = 0.0
         """Seconds in which it had requests, weighted alike."""
         self._latency = 0.0
+        self._unended = 0.0
+        """For how long requests have run without one ending: they take longer than that."""
 
     def update(self, sample: EngineSample) -> EngineLimit:
         """Return the limit after one more report."""
@@ -227,7 +232,7 @@ class LimitEstimator:
             self._fill(sample, steady)
         else:
             self._waited = 0
-            self._quiet = self._quiet + 1 if busy >= self._limit else 0
+            self._quiet = self._quiet + 1 if busy >= floor(self._limit) else 0
             self._grow(sample, steady)
         limit = max(self._limit, self._quick)
         if sample.kv_use > _SCARCE_KV:
@@ -249,16 +254,27 @@ class LimitEstimator:
             self._full_at = None
             if self._runs:
                 most = float(self._runs)
-                self._limit = max(most, steady) + room(self._work, most)
+                self._limit = max(most, steady) + self._reserve(most)
             else:
                 doubled = min(max(MOST_QUEUED, steady), UNREPORTED_LIMIT)
-                more = room(self._work, steady) if self._was_full else doubled
+                more = max(1.0, self._reserve(steady)) if self._was_full else doubled
                 self._limit = max(self._limit, steady + more)
         elif self._quiet >= _INCREASES and sample.running < self._full_at:
             full = self._full_at + self._deferred
-            self._limit = max(self._limit, full + room(self._work, full))
+            self._limit = max(self._limit, full + self._reserve(full))
         elif self._quiet >= _PATIENCE:
             self._limit, self._quiet = self._limit + 1, 0
+
+    def _reserve(self, running: float) -> float:
+        """How many requests wait in an engine that runs all it can: as many as may end before others come.
+
+        A request in its queue cannot go to the engine that has room first. If answers take seconds, that costs more
+        than a short pause.
+        """
+        seconds, most = max(self._latency, self._unended), room(self._work, running)
+        if self._work is Work.PREFILL or not seconds:
+            return most
+        return min(most, running * _SENDING_SECONDS / seconds)
 
     def _fill(self, sample: EngineSample, steady: float) -> None:
         """Requests wait, so the engine runs all it can: at once if too many wait, else when that is no coincidence.
@@ -266,10 +282,12 @@ class LimitEstimator:
         If it is known how many it runs, those that have just come begin with the next step. Without free blocks, the
         KV cache bounds the limit.
         """
+        full = steady + self._reserve(steady)
         if self._runs and (sample.kv_use > _FULL_KV or sample.running >= self._runs):
             self._was_full = True
+            if sample.running >= self._runs:
+                self._limit = full
             return
-        full = steady + room(self._work, steady)
         too_many = not self._runs and sample.waiting > tolerated(self._work, steady)
         if self._waited >= _DECREASES or too_many or full >= self._limit:
             if self._work is Work.PREFILL and self._full_at is not None:
@@ -292,6 +310,7 @@ class LimitEstimator:
         if last is None or sample.at <= last.at or sample.completed < last.completed:
             return
         ended, seconds = sample.completed - last.completed, sample.at - last.at
+        self._unended = self._unended + seconds if last.running and sample.completed and not ended else 0.0
         if ended or last.running or last.waiting or last.deferred:
             kept = exp(-seconds / _RATE_SECONDS)
             self._ended, self._busy = kept * self._ended + ended, kept * self._busy + seconds

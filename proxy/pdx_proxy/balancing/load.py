@@ -105,12 +105,22 @@ class Load:
         """Count one leg less: once for every `acquire`. `refused`: the endpoint has not served it."""
         if refused:
             self._refuse(endpoint)
-        elif self.refusals:
+        wakes = self._wakes(endpoint)
+        if self.refusals and not refused:
             self._serve(endpoint)
-        if self.on_release is None or not (self.refusals or self._makes_room(endpoint)):
-            self._forget(endpoint)
-        else:
-            self._forget(endpoint)
+        self._end(endpoint, wakes)
+
+    def cancel(self, endpoint: Endpoint) -> None:
+        """Count one leg less that the endpoint has neither served nor refused."""
+        self._end(endpoint, self._wakes(endpoint))
+
+    def _wakes(self, endpoint: Endpoint) -> bool:
+        """Whether requests wait that may find room once the endpoint has one leg less."""
+        return self.on_release is not None and (self._makes_room(endpoint) or self._may_refuse_all())
+
+    def _end(self, endpoint: Endpoint, wakes: bool) -> None:
+        self._forget(endpoint)
+        if wakes and self.on_release is not None:
             self.on_release()
 
     def group(self, groups: Mapping[str, Sequence[Endpoint]]) -> None:
@@ -141,19 +151,25 @@ class Load:
                 most = max(most, self.count(each))
         refusal.legs = min(refusal.legs + self.workers, most + 1.0)
 
+    def _may_refuse_all(self) -> bool:
+        """Whether an endpoint may have been closed because it refuses every request. The end of a leg can open it."""
+        for refusal in self.refusals.values():  # noqa: SIM110 (compiled, a loop is faster than a generator)
+            if refusal.number >= _ALL:
+                return True
+        return False
+
     def _serve(self, endpoint: Endpoint) -> None:
         """A leg has ended that was served. As large a share of those that were refused would have ended too."""
         own = self.refusals.get(endpoint.name)
         if own is not None:
             own.number = 0
-        group = self.groups.get(endpoint.name, ())
+        group = self.groups.get(endpoint.name)
         left = -1.0
-        for each in group:
-            refusal = self.refusals.get(each.name)
-            if refusal is None:
+        for name, refusal in list(self.refusals.items()):
+            if group is None or self.groups.get(name) is not group:
                 continue
             if not self._holds(refusal):
-                del self.refusals[each.name]
+                del self.refusals[name]
             elif refusal.legs >= _FEW:
                 if left < 0.0:
                     left = max(1.0 - self.workers / max(self.count_all(list(group)), 1), 0.0)
@@ -294,8 +310,12 @@ class Slot:
         load.acquire(endpoint)
 
     def release(self, refused: bool = False) -> None:
-        """The leg has ended, or is never created. `refused`: the endpoint has not served it."""
+        """The leg has ended. `refused`: the endpoint has not served it."""
         self._load.release(self.endpoint, refused)
+
+    def cancel(self) -> None:
+        """The leg is never created, or its answer shows nothing about other requests."""
+        self._load.cancel(self.endpoint)
 
     def block(self) -> None:
         """The client of the leg reads more slowly than the endpoint answers."""
@@ -332,9 +352,9 @@ class Room:
         decode, self._decode = self._decode, None
         prefill, self._prefill = self._prefill, None
         if decode is not None:
-            decode.release()
+            decode.cancel()
         if prefill is not None:
-            prefill.release()
+            prefill.cancel()
 
 
 def _add(counts: dict[str, int], name: str) -> None:

@@ -24,6 +24,8 @@ _NO_HANDOFF: Final = Pool()
 """The family of an aggregated engine, which has no connector: it keeps nothing for another engine."""
 Pairing = tuple[str, int, str, int]
 """A P and a D, each with its generation: see `pairing`."""
+Names = tuple[str, str]
+"""The names of a P and a D: the pair in all generations."""
 
 
 class State(StrEnum):
@@ -190,6 +192,11 @@ def exchanges(prefill: Endpoint, decode: Endpoint) -> bool:
 def pairing(prefill: Endpoint, decode: Endpoint) -> Pairing:
     """Return the key of a pair in one generation of each."""
     return prefill.start + decode.start
+
+
+def names_in(pair: Pairing) -> Names:
+    """Return the pair in all generations."""
+    return pair[0], pair[2]
 
 
 def _family_of(spec: EndpointSpec) -> Family:

@@ -66,6 +66,7 @@ class Leg:
         "judged",
         "reservation",
         "sent",
+        "serves",
     )
 
     def __init__(self, pool: ConnectionPool, observer: LegObserver, slot: Slot, deadline: float = inf) -> None:
@@ -95,6 +96,8 @@ class Leg:
         """The request at its engine for the policies, from the beginning to the answer or the end; None: no policy."""
         self.sent = False
         """Whether the engine may have received the request."""
+        self.serves = True
+        """Whether its end shows that the engine serves requests, or refuses them."""
         self.judged = False
         """Whether its owner finds out if an answer is evidence about the engine. The leg then reports no error."""
         self.deadline = deadline
@@ -190,11 +193,10 @@ class Leg:
         """The complete answer; raises BadAnswer for one of more than `most` bytes, and for a stream of events.
 
         Of a long answer with another status than 200, the beginning. Its length may be the request's fault.
-        `counts`: whether an answer of 500 and above counts as an error of the engine, and others as refusals.
+        `counts`: whether an answer of 500 and above counts as an error of the engine.
         """
         self.connection.set_timeout(seconds, self.deadline)
         await self._receive_head()
-        self._refused = self._refused and counts
         connection = self.connection
         while not connection.answer.complete:
             answer = connection.answer
@@ -354,7 +356,10 @@ class Leg:
             self._unblock(slot)
             if self.reservation is not None:
                 self.reservation.dropped()
-            slot.release(self._refused)
+            if self.serves:
+                slot.release(self._refused)
+            else:
+                slot.cancel()
 
     async def _receive_head(self) -> None:
         """Wait for the head. A request that met a connection which the engine was closing is sent once more.

@@ -72,10 +72,10 @@ def params_to_relay(endpoint: Endpoint, answer: Answer, api: API) -> KVParams | 
     if answer.status == 200 and isinstance(family, Pull) and family.answered:
         try:
             aborted, params = api.read_prefill(answer.body, RAW)
-            if not aborted and are_usual(params, family.answered):
+            if not aborted and params is not None and are_usual(params, family.answered):
                 return cast("msgspec.Raw", params)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            pass  # null, or what has to be described
+            pass  # none, or what has to be described
     return transfer_params(endpoint, answer, api)
 
 

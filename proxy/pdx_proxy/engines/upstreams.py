@@ -43,8 +43,13 @@ class Engines:
         return self.settings.deadlines
 
     def leg(self, endpoint: Endpoint, deadline: float = inf) -> Leg:
-        """Create a leg to the endpoint, in a new slot. At `deadline`, in the loop's time, its request expires."""
-        return Leg(self.pool, self.observer, Slot(self.load, endpoint), deadline)
+        """Create a leg of the gateway's own, in a new slot: it shows nothing about how the endpoint serves clients.
+
+        At `deadline`, in the loop's time, its request expires.
+        """
+        leg = Leg(self.pool, self.observer, Slot(self.load, endpoint), deadline)
+        leg.serves = False
+        return leg
 
     def leg_in(self, slot: Slot, deadline: float = inf) -> Leg:
         """Create a leg that takes over a slot."""

@@ -28,7 +28,17 @@ class HandoffWatch:
     do not either, D's wait ends only when its pair is found to move no KV, or when a lease has ended at P.
     """
 
-    __slots__ = ("_connection", "_decode_leg", "_prefilled", "_search", "_sent", "_timer", "_transfer", "died")
+    __slots__ = (
+        "_check",
+        "_connection",
+        "_decode_leg",
+        "_prefilled",
+        "_search",
+        "_sent",
+        "_timer",
+        "_transfer",
+        "died",
+    )
 
     def __init__(self, transfer: Transfer, decode_leg: Leg) -> None:
         self._transfer = transfer
@@ -38,10 +48,12 @@ class HandoffWatch:
         self._sent: float | None = None
         """When D got its leg."""
         self._connection: Connection | None = None
-        """The connection of P's answer. It may serve other legs by now, but its loss means that P is lost."""
+        """The connection of P's answer. It may serve other legs by now. If it is lost, P has possibly died."""
         self._timer: asyncio.TimerHandle | None = None
         self._search: asyncio.Task[None] | None = None
         """Looks for the reason why a D that shows no output does not answer."""
+        self._check: asyncio.Task[None] | None = None
+        """Asks whether P has died."""
         self.died = False
         """Whether P was lost after it had finished. If its push had not ended, D would wait for ever."""
 
@@ -85,6 +97,8 @@ class HandoffWatch:
             self._timer.cancel()
         if self._search is not None:
             self._search.cancel()
+        if self._check is not None:
+            self._check.cancel()
         if self._connection is not None:
             self._connection.on_lost.discard(self._lose)
 
@@ -120,6 +134,12 @@ class HandoffWatch:
     def _lose(self) -> None:
         prefilled, engines = self._prefilled, self._transfer.settlements.engines
         if prefilled is not None and engines.clock() - prefilled < engines.deadlines.handoff_seconds:
+            self._check = asyncio.get_running_loop().create_task(self._check_prefill())
+
+    async def _check_prefill(self) -> None:
+        """Interrupt D's wait if P has died. A P that lives may close a connection that is idle."""
+        transfer = self._transfer
+        if await transfer.settlements.serving.death_checks.died(transfer.prefill):
             self.died = True
             self._decode_leg.interrupt(PrefillEnded(self.loss))
 

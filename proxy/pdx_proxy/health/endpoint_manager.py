@@ -7,7 +7,7 @@ import random
 from collections.abc import Callable, Iterable
 
 from pdx_proxy.config.settings import EndpointSpec
-from pdx_proxy.endpoints.endpoint import Endpoint, Pairing
+from pdx_proxy.endpoints.endpoint import Endpoint, Names
 from pdx_proxy.endpoints.events import EndpointEvent
 from pdx_proxy.engines.upstreams import Engines
 from pdx_proxy.health.health_checks import HealthChecks
@@ -55,7 +55,7 @@ class EndpointManager:
         """The queue of a D is, or is no longer, too long for a push."""
         self._perform(self._registry.set_long_queue(endpoint, long_queue))
 
-    def set_pairs(self, suspended: frozenset[Pairing], watched: frozenset[Pairing]) -> None:
+    def set_pairs(self, suspended: frozenset[Names], watched: frozenset[Names]) -> None:
         """Replace the pairs that get no hand-off because KV does not move, and those that are watched."""
         self._perform(self._registry.set_pairs(suspended, watched))
 

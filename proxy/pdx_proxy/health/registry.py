@@ -8,7 +8,7 @@ from pdx_api.connectors.families import Identity
 from pdx_api.names import Role
 from pdx_proxy.balancing.shared_load import LoadTable
 from pdx_proxy.config.settings import EndpointSpec
-from pdx_proxy.endpoints.endpoint import NO_SLOT, Endpoint, Pairing, State, by_rank, exchanges, pairing
+from pdx_proxy.endpoints.endpoint import NO_SLOT, Endpoint, Names, Pairing, State, by_rank, exchanges, pairing
 from pdx_proxy.endpoints.events import Cause, EndpointEvent, HealthCheckRequest, LostHandoff, NotReady, Suspect
 from pdx_proxy.endpoints.models import latest, read_models
 from pdx_proxy.endpoints.snapshot import Snapshot
@@ -48,8 +48,8 @@ class EndpointRegistry:
         self._table = table
         self._endpoints = {spec.name: self._create(spec) for spec in by_rank(specs)}
         self._handshaken: frozenset[Pairing] = frozenset()
-        self._suspended: frozenset[Pairing] = frozenset()
-        self._watched: frozenset[Pairing] = frozenset()
+        self._suspended: frozenset[Names] = frozenset()
+        self._watched: frozenset[Names] = frozenset()
         self._cursor = 0
         self.ejections = dict.fromkeys(Cause, 0)
         """Count of ejections by cause."""
@@ -58,7 +58,8 @@ class EndpointRegistry:
     def snapshot(self) -> Snapshot:
         """The snapshot in force."""
         everything = self._endpoints.values()
-        return Snapshot.of(everything, self._handshaken, self._suspended | _strangers(everything), self._watched)
+        suspended, watched = self._pairings(self._suspended), self._pairings(self._watched)
+        return Snapshot.of(everything, self._handshaken, suspended | _strangers(everything), watched)
 
     def endpoint(self, name: str) -> Endpoint:
         """Return an endpoint; raises KeyError if it is gone."""
@@ -99,7 +100,7 @@ class EndpointRegistry:
             return self._leave_out(endpoint, event) if self._is_warm_start(endpoint, event) else Actions()
         return self._eject(endpoint, event) if self._is_warm_start(endpoint, event) else Actions()
 
-    def set_pairs(self, suspended: frozenset[Pairing], watched: frozenset[Pairing]) -> Actions:
+    def set_pairs(self, suspended: frozenset[Names], watched: frozenset[Names]) -> Actions:
         """Replace the pairs that get no hand-off because KV does not move, and those that are watched."""
         changed = (suspended, watched) != (self._suspended, self._watched)
         self._suspended, self._watched = suspended, watched
@@ -188,6 +189,11 @@ class EndpointRegistry:
         self._endpoints[endpoint.name] = after
         self._drop_handshakes()
         return Actions(publish=True)
+
+    def _pairings(self, pairs: Iterable[Names]) -> frozenset[Pairing]:
+        """The pairs in the present generations."""
+        known = self._endpoints
+        return frozenset(pairing(known[p], known[d]) for p, d in pairs if p in known and d in known)
 
     def _drop_handshakes(self) -> None:
         """Forget the pairs of engines that are gone and of earlier generations."""

@@ -77,15 +77,19 @@ def in_length(path: str, data: bytes, hits: int) -> bytes:
 def joined(data: bytes) -> bytes:
     """Return bytes of a chunked stream with the chunks that are complete as one. Bytes within a chunk stay as they are.
 
-    A proxy in front of an engine may divide an event between chunks.
+    A proxy in front of an engine may divide an event between chunks. The bytes may begin within a chunk.
     """
-    parts, begin = [], 0
+    first = 0 if _CHUNK.match(data) is not None else data.find(b"\r\n") + 2
+    parts: list[bytes] = []
+    begin = first
     while (head := _CHUNK.match(data, begin)) is not None:
         end = head.end() + int(head[1], 16)
+        if not parts and end + 2 >= len(data):
+            break
         if end == head.end() or data[end : end + 2] != b"\r\n":
             break
         parts.append(data[head.end() : end])
         begin = end + 2
     if len(parts) < 2:
         return data
-    return b"%x\r\n%b\r\n%b" % (sum(map(len, parts)), b"".join(parts), data[begin:])
+    return b"%b%x\r\n%b\r\n%b" % (data[:first], sum(map(len, parts)), b"".join(parts), data[begin:])

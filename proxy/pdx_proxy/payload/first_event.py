@@ -90,11 +90,11 @@ def is_open(endpoint: str, answer: Answer, path: str = "", sent: int = 0) -> boo
         if answer.content[answer.event_begin :].isspace() or answer.event_begin == answer.size:
             raise BadAnswer(endpoint, "a stream that ended without an event", Reason.LOST, 502, b"")
         return True
-    if not answer.complete:
-        return answer.size > _BUFFERED_BYTES
+    if not answer.complete and answer.size <= _BUFFERED_BYTES:
+        return False
     if not answer.size or answer.content.isspace():
         raise BadAnswer(endpoint, "an empty answer", Reason.LOST, 502, b"")
-    if _is_aborted(path, answer.content):
+    if answer.complete and _is_aborted(path, answer.content):
         raise BadAnswer(endpoint, "aborted by the engine", Reason.ABORT, 503, b"")
     return True
 

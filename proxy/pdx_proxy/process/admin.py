@@ -13,7 +13,7 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from pdx_api.names import Mode, Role
 from pdx_api.verification import PAIRS_PATH, RESULT_PATH
 from pdx_proxy.config.settings import Settings
-from pdx_proxy.endpoints.endpoint import Endpoint
+from pdx_proxy.endpoints.endpoint import Endpoint, names_in
 from pdx_proxy.endpoints.snapshot import Snapshot
 from pdx_proxy.process.exposition import render
 from pdx_proxy.verification.prober import TransferProber
@@ -105,7 +105,7 @@ def describe(settings: Settings, snapshot: Snapshot, report: dict[str, Any], ser
             for endpoint in snapshot.everything
         ],
         "inFlight": in_flight,
-        "suspendedPairs": sorted([pair[0], pair[2]] for pair in snapshot.suspended),
+        "suspendedPairs": sorted(map(names_in, snapshot.suspended)),
         "outcomes": report["outcomes"],
         "notSplit": report["notSplit"],
         "settlements": report["settlements"],

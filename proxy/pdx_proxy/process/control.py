@@ -15,22 +15,21 @@ from pdx_proxy.balancing.shared_load import LoadTable
 from pdx_proxy.config.settings import Settings
 from pdx_proxy.discovery.pod_watcher import Discovery, log_warning
 from pdx_proxy.endpoints.endpoint import Endpoint
-from pdx_proxy.endpoints.events import HandoffEvent, NotReady, Suspect
+from pdx_proxy.endpoints.events import HandoffEvent
 from pdx_proxy.endpoints.snapshot import Snapshot
-from pdx_proxy.engines.probe import is_paused
 from pdx_proxy.engines.upstreams import create_engines
 from pdx_proxy.health.endpoint_manager import EndpointManager
 from pdx_proxy.health.engine_loads import EngineLoads
 from pdx_proxy.health.engine_scraper import EngineScraper
 from pdx_proxy.health.history import History
 from pdx_proxy.health.idle_checks import IdleChecks
-from pdx_proxy.health.progress import StallDetector, has_work
+from pdx_proxy.health.progress import has_work
 from pdx_proxy.health.push_queues import PushQueues
 from pdx_proxy.health.registry import EndpointRegistry
 from pdx_proxy.health.reports import Round
+from pdx_proxy.health.stall_judge import StallJudge
 from pdx_proxy.health.transfer_share import TransferShare
 from pdx_proxy.http.downstream.certificate import certificate_of
-from pdx_proxy.http.upstream.failures import Unready
 from pdx_proxy.process.admin import create_admin
 from pdx_proxy.process.guard import Guard
 from pdx_proxy.process.quarantine import QuarantineKeeper, WorkerEvent
@@ -62,7 +61,9 @@ class Control:
         self.transfer_share = TransferShare()
         self.history = History(self._engines.clock())
         self._idle_checks = IdleChecks(self._engines.clock, self._legs, self.endpoint_manager.on_event)
-        self._stalls = StallDetector(settings.health.stalled_seconds)
+        self._stalls = StallJudge(
+            self._engines, self._snapshot, self.endpoint_manager.on_event, settings.health.stalled_seconds
+        )
         self._queues = PushQueues(self._engines.deadlines.handoff_seconds)
         self.scraper = EngineScraper(
             self._engines,
@@ -134,6 +135,7 @@ class Control:
         if self.discovery is not None:
             self.discovery.cancel()
             await asyncio.wait([self.discovery])
+        await self._stalls.stop()
         await self.endpoint_manager.stop()
         await self.scraper.stop()
         self._keyring.stop()
@@ -210,8 +212,7 @@ class Control:
                 self._publish_load()
         if scraped.is_sample:
             with self._guard.step("The search for engines without progress"):
-                for event in await asyncio.gather(*map(self._why_stalled, self._stalls.update(scraped))):
-                    self.endpoint_manager.on_event(event)
+                self._stalls.update(scraped)
             with self._guard.step("The use of the engines' queues"):
                 for endpoint, is_long in self._queues.update(scraped):
                     self.endpoint_manager.set_long_queue(endpoint, is_long)
@@ -227,13 +228,6 @@ class Control:
                 self.transfer_share.update(scraped, report["outcomes"][Outcome.SPLIT])
             with self._guard.step("The history"):
                 self.history.update(scraped.at, report, scraped.latest)
-
-    async def _why_stalled(self, suspect: Suspect) -> Suspect | NotReady:
-        """An engine that is paused keeps its running requests, and makes no progress with them."""
-        for endpoint in self._snapshot().everything:
-            if endpoint.start == (suspect.name, suspect.generation) and await is_paused(self._engines, endpoint):
-                return NotReady(*endpoint.start, Unready.PAUSED.value)
-        return suspect
 
     async def _has_work(self, endpoint: Endpoint) -> bool:
         """Whether work explains that this engine does not answer. A report that is no longer used explains nothing."""

@@ -1,6 +1,7 @@
 """The gateway's metrics in Prometheus' text format, created from the counters at each scrape."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 from itertools import accumulate
 from typing import Any
 
@@ -27,7 +28,7 @@ class _Collector:
         yield from _endpoint_families(report, self._engines)
         yield from _prefill_families(report.get("prefill", {}))
         yield _itl_family(report.get("decode", {}))
-        yield _gauge("pdx_build_info", "1, with the version of the gateway.", "version", {pdx_version(): 1})
+        yield _gauge("pdx_build_info", "1, with the version of the gateway.", "version", {_version(): 1})
         yield from _setting_families(report)
         arrivals = report.get("arrivals", {}).get("decode", {})
         yield _gauge(
@@ -52,7 +53,7 @@ def _setting_families(report: Mapping[str, Any]) -> Iterable[Metric]:
 def _request_families(report: Mapping[str, Any]) -> Iterable[Metric]:
     """Requests, attempts and hand-offs that have ended."""
     for name, text, label, values in (
-        ("pdx_requests", "Requests by how they ended.", "outcome", report["outcomes"]),
+        ("pdx_requests", "Requests, by outcome.", "outcome", report["outcomes"]),
         (
             "pdx_settlements",
             "Hand-offs that ended early, by how their KV blocks were released.",
@@ -69,7 +70,7 @@ def _request_families(report: Mapping[str, Any]) -> Iterable[Metric]:
         ("pdx_requests_shed", "Requests that were shed, by reason.", "reason", report["sheds"]),
         (
             "pdx_requests_quarantined",
-            "Requests that were refused because engines had died of the same request, or of others of their client.",
+            "Requests that were refused because the same request, or others of the client, had killed engines.",
             "reason",
             report["quarantined"],
         ),
@@ -88,8 +89,8 @@ def _request_families(report: Mapping[str, Any]) -> Iterable[Metric]:
     )
     yield _counter(
         "pdx_trace_spans",
-        "Spans by what became of them: exported, dropped (too many waited), failed (the receiver accepted none), "
-        "limited (too many requests failed or were slow; one span of each).",
+        "Spans of traces: exported, dropped (too many waited), failed (the receiver did not accept them), limited (one "
+        "for each unsampled request that failed or was slow, but was above 20 in its second).",
         "result",
         report.get("spans", {}),
     )
@@ -115,16 +116,16 @@ def _open_families(report: Mapping[str, Any]) -> Iterable[Metric]:
     for name, text, count in (
         ("pdx_requests_in_flight", "Open requests, waiting ones included.", in_flight["requests"]),
         ("pdx_requests_queued", "Requests that wait in the queue.", in_flight["queued"]),
-        ("pdx_settlements_in_flight", "Hand-offs that are being settled.", in_flight["settling"]),
+        ("pdx_settlements_in_flight", "Ended hand-offs whose KV is still being released.", in_flight["settling"]),
     ):
         yield GaugeMetricFamily(name, text, value=count)
 
 
 def _endpoint_families(report: Mapping[str, Any], engines: Sequence[Endpoint]) -> Iterable[Metric]:
     """State of each endpoint, and the number of endpoints by role and state."""
-    legs = GaugeMetricFamily("pdx_legs_in_flight", "Legs in flight by endpoint.", labels=["endpoint", "role"])
+    legs = GaugeMetricFamily("pdx_legs_in_flight", "Open requests to each engine.", labels=["endpoint", "role"])
     limits = GaugeMetricFamily(
-        "pdx_leg_limit", "Most legs in flight by endpoint, while it may be selected.", labels=["endpoint", "role"]
+        "pdx_leg_limit", "Most open requests to an engine that can be selected.", labels=["endpoint", "role"]
     )
     leg_limits = report.get("legLimits", {})
     for engine in engines:
@@ -139,7 +140,7 @@ def _endpoint_families(report: Mapping[str, Any], engines: Sequence[Endpoint]) -
     )
     leaked = _gauge(
         "pdx_decode_kv_leaked",
-        "Hand-offs whose KV blocks the decode engine keeps until its time-out or restart.",
+        "Hand-offs for which the decode engine keeps KV blocks until its time-out or restart: the KV never came.",
         "endpoint",
         {engine.name: engine.lost for engine in engines if engine.role is Role.DECODE},
     )
@@ -154,7 +155,7 @@ def _prefill_families(report: Mapping[str, Any]) -> Iterable[Metric]:
     """What the policy ExpectedWait expects, from `PrefillBalancer.report`."""
     yield _counter(
         "pdx_prefill_tokens",
-        "Tokens of prompts sent to engines that prefill, by an estimate, by where they are expected to be.",
+        "Estimated tokens of prompts sent to engines: cached (expected in the engine's cache) or computed.",
         "source",
         report.get("tokens", {}),
     )
@@ -176,7 +177,7 @@ def _itl_family(report: Mapping[str, Any]) -> Metric:
     """What the streams of engines have shown, from `DecodeBalancer.report`."""
     return _gauge(
         "pdx_decode_itl_seconds",
-        "Inter-token latency of an engine at its present batch, learned.",
+        "Inter-token latency of an engine with its current requests, measured from its streams.",
         "endpoint",
         {name: seconds / report["measured"][name] for name, seconds in report.get("itl", {}).items()},
     )
@@ -193,6 +194,12 @@ def _probe_families(report: Mapping[str, Any]) -> Iterable[Metric]:
             "When a transfer probe last saw KV move, in Unix time.",
             value=report["lastSuccess"],
         )
+
+
+@cache
+def _version() -> str:
+    """PDX's version. To read it takes milliseconds, and every page shows it."""
+    return pdx_version()
 
 
 def render(report: Mapping[str, Any], endpoints: Iterable[Endpoint]) -> bytes:

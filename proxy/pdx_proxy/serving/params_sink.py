@@ -4,6 +4,7 @@ Each value of `kv_transfer_params` that is a filled object becomes `null` and sp
 the framing of chunks stays right. Answers without one pass unchanged, after one search.
 """
 
+import re
 from typing import Final
 
 from pdx_proxy.http.upstream.connection import Sink
@@ -16,14 +17,21 @@ _EMPTY: Final = b'"kv_transfer_params":null'
 _TAIL_BYTES: Final = 160
 """Behind the member, a whole answer has members that are mostly null."""
 _NULL: Final = b"null"
-_SPACE: Final = 0x20
 _CR, _LF, _QUOTE, _BACKSLASH, _OPEN, _CLOSE = b'\r\n"\\{}'
+_OUTSIDE: Final = re.compile(rb'(?:[^"{}\r]++|"(?:[^"\\\r]++|(?:\\[^\r])++)*+")*+')
+"""What has no brace outside of a string: whole strings and all between them."""
+_INSIDE: Final = re.compile(rb'(?:[^"\\\r]++|(?:\\[^\r])++)*+')
+"""The rest of a string, up to its quotation mark."""
+_MOST_OBJECTS: Final = 256
+"""An answer whose values contain more objects is not vLLM's (its values contain none): the rest of it is hidden."""
+_UNENDING: Final = 1 << 60
+"""The depth of a value that is hidden up to the end of the answer."""
 
 
 class ParamsSink:
     """Passes an answer on, with `null` for each filled value."""
 
-    __slots__ = ("_depth", "_escaped", "_held", "_lines", "_quoted", "_sink", "_written")
+    __slots__ = ("_depth", "_escaped", "_held", "_lines", "_objects", "_quoted", "_sink", "_written")
 
     def __init__(self, sink: Sink | None = None) -> None:
         self._sink = sink
@@ -33,6 +41,8 @@ class ParamsSink:
         """Objects that are open in the value; 0: outside of one."""
         self._written = 0
         """Bytes that were written in place of the value."""
+        self._objects = 0
+        """Objects that the values have contained."""
         self._quoted = False
         self._escaped = False
         self._lines = 0
@@ -100,34 +110,52 @@ class ParamsSink:
 
     def _skip(self, data: bytes, at: int, out: bytearray) -> int:
         """Write over the value from here to its end; return where that is. JSON on one line contains no CR."""
-        for index in range(at, len(data)):
-            byte = data[index]
+        while at < len(data) and self._depth:
             if self._lines:
-                self._lines -= byte == _LF
-                out.append(byte)
-            elif byte == _CR:
-                self._lines = 2
-                out.append(byte)
+                end = data.find(_LF, at) + 1
+                self._lines -= end > 0
+                end = end or len(data)
+                out += data[at:end]
+            elif data[at] == _CR:
+                self._lines, end = 2, at + 1
+                out.append(_CR)
             else:
-                out.append(_NULL[self._written] if self._written < len(_NULL) else _SPACE)
-                self._written += 1
-                self._read(byte)
-                if not self._depth:
-                    return index + 1
-        return len(data)
+                end = self._read(data, at)
+                self._hide(end - at, out)
+            at = end
+        return at
 
-    def _read(self, byte: int) -> None:
+    def _hide(self, size: int, out: bytearray) -> None:
+        """Write as many bytes of `null` and spaces."""
+        word = _NULL[self._written : self._written + size]
+        self._written += len(word)
+        out += word.ljust(size)
+
+    def _read(self, data: bytes, at: int) -> int:
+        """Read on from here in the value; return where the next thing begins."""
+        if self._depth >= _UNENDING:
+            end = data.find(_CR, at)
+            return end if end >= 0 else len(data)
         if self._escaped:
             self._escaped = False
-        elif self._quoted:
-            self._escaped = byte == _BACKSLASH
-            self._quoted = byte != _QUOTE
-        elif byte == _QUOTE:
-            self._quoted = True
-        elif byte == _OPEN:
-            self._depth += 1
+            return at + 1
+        run = (_INSIDE if self._quoted else _OUTSIDE).match(data, at)
+        assert run is not None, "it matches an empty text"
+        return run.end() if run.end() > at else self._turn(data[at], at)
+
+    def _turn(self, byte: int, at: int) -> int:
+        """Read a byte at which an object or a string begins or ends, or the escape at the end of the data."""
+        if byte == _QUOTE:
+            self._quoted = not self._quoted
+        elif byte == _BACKSLASH:
+            self._escaped = True
         elif byte == _CLOSE:
             self._depth -= 1
+        else:
+            assert byte == _OPEN, "a run ends at nothing else"
+            self._objects += 1
+            self._depth = _UNENDING if self._objects > _MOST_OBJECTS else self._depth + 1
+        return at + 1
 
 
 def without_params(body: bytes, *, stream: bool) -> bytes:

@@ -36,10 +36,13 @@ class UsageSink:
         """Return what may be passed on now."""
         if self._held:
             data, self._held = self._held + data, b""
-            if self._chunked:
-                data = joined(data)
         at, hits = data.rfind(USAGE), self._hits.tokens
-        if hits == UNKNOWN or (at < 0 and (data.endswith(_ENDS) or not _begins_usage(data))):
+        if hits == UNKNOWN:
+            return data
+        if self._chunked and (at < 0 or not self._is_whole(data, at)):
+            data = joined(data)
+            at = data.rfind(USAGE)
+        if at < 0 and (data.endswith(_ENDS) or not _begins_usage(data)):
             return data
         if at < 0 or not self._is_whole(data, at):
             begin = 0 if self._chunked else at if at >= 0 else max(0, len(data) - len(USAGE))

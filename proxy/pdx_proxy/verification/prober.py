@@ -9,13 +9,14 @@ import logging
 import os
 import random
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
+from pdx_api.names import Role
 from pdx_api.verification import LONGEST_WAIT, MOST_VERSIONS, Finding, Verdict
-from pdx_proxy.endpoints.endpoint import Endpoint, Pairing, pairing, wire_of
+from pdx_proxy.endpoints.endpoint import Endpoint, Names, Pairing, names_in, wire_of
 from pdx_proxy.endpoints.events import FailedHandoff, HandedOver, HandoffEvent
 from pdx_proxy.endpoints.snapshot import Snapshot
 from pdx_proxy.engines.upstreams import Engines
@@ -23,7 +24,7 @@ from pdx_proxy.telemetry.counters import Histogram
 from pdx_proxy.verification.attempt import Attempt, AttemptRunner
 from pdx_proxy.verification.diagnosis import likely_cause
 from pdx_proxy.verification.prompts import Prompts
-from pdx_proxy.verification.record import Names, Pair, Record, Result, generations_of, names_of
+from pdx_proxy.verification.record import Pair, Record, Result, generations_of, names_of
 from pdx_proxy.verification.schedule import candidates, due, unequal, urgent
 from pdx_proxy.verification.suspension import Suspensions
 from pdx_proxy.verification.verdict import (
@@ -53,7 +54,7 @@ class TransferProber:
         engines: Engines,
         snapshot: Callable[[], Snapshot],
         has_work: Callable[[Endpoint], Awaitable[bool]],
-        set_pairs: Callable[[frozenset[Pairing], frozenset[Pairing]], None],
+        set_pairs: Callable[[frozenset[Names], frozenset[Names]], None],
         rng: random.Random | None = None,
     ) -> None:
         """`has_work` returns whether other work explains that an engine does not answer.
@@ -96,17 +97,18 @@ class TransferProber:
 
     def on_event(self, event: HandoffEvent) -> None:
         """Receive what a worker has seen of a hand-off. Without probes no pair is suspended: none would return."""
+        names = names_in(event.pair)
         if isinstance(event, HandedOver):
-            self._suspensions.handed_over(event.pair)
+            self._suspensions.handed_over(names)
         elif self._period and isinstance(event, FailedHandoff):
-            self._suspensions.fail(event.pair, self._engines.clock())
+            self._suspensions.fail(names, self._engines.clock())
         elif self._period and not self._moved_lately(event.pair):
-            self._suspensions.watch(event.pair, self._engines.clock())
+            self._suspensions.watch(names, self._engines.clock())
         self._publish()
 
     def _moved_lately(self, pair: Pairing) -> bool:
         """Whether a probe has just moved KV within the pair, so that a slow hand-off needs no further one."""
-        record = self._records.get((pair[0], pair[2]))
+        record = self._records.get(names_in(pair))
         if record is None or record.generations != (pair[1], pair[3]) or record.result is not Result.MOVED:
             return False
         return self._engines.clock() - record.at < _PROOF_SECONDS
@@ -197,7 +199,8 @@ class TransferProber:
         revisions = candidates(everything)
         self._forget_all_but(everything)
         now = self._engines.clock()
-        self._suspensions.advance({pairing(*pair) for pairs in revisions for pair in pairs}, now)
+        prefills, decodes = ({e.name for e in everything if e.role is role} for role in (Role.PREFILL, Role.DECODE))
+        self._suspensions.advance(_names_in(revisions), prefills, decodes, now)
         self._publish()
         watched, suspended = self._suspensions.watched, self._suspensions.suspended
         for pairs in revisions:
@@ -238,6 +241,7 @@ class TransferProber:
         attempt, unanswered = Attempt(), self._unanswered
         try:
             async with self._slots:
+                self._suspensions.begin_probe(names, self._engines.clock())
                 await self._runner.run(pair, lambda: self._must_compare(pair), attempt)
             for engine in pair:
                 if engine.name == attempt.silent and await self._has_work(engine):
@@ -246,6 +250,7 @@ class TransferProber:
             attempt.result, attempt.silent = Result.BUSY, ""
             _log.exception("A transfer probe failed.")
         finally:
+            self._suspensions.end_probe(names)
             del self._open[names]
         self._record(names, pair, attempt, unanswered)
 
@@ -279,10 +284,9 @@ class TransferProber:
     def _suspend_or_not(self, pair: Pair, record: Record, revisions: list[list[Pair]]) -> None:
         """Draw the conclusion from a probe for the pair's hand-offs."""
         if record.result is Result.MOVED or record.result is Result.NOT_REPORTED:
-            self._suspensions.moved(pairing(*pair))
+            self._suspensions.moved(names_of(pair))
         elif record.result is not Result.BUSY and record.verdict is Verdict.BROKEN:
-            every = {pairing(*other) for pairs in revisions for other in pairs}
-            self._suspensions.suspend(pairing(*pair), every, self._engines.clock())
+            self._suspensions.suspend(names_of(pair), _names_in(revisions), self._engines.clock())
         self._publish()
 
     def _publish(self) -> None:
@@ -304,3 +308,7 @@ class TransferProber:
         if before.generations != generations_of(pair):
             return True
         return self._engines.clock() - self._compared.get(names[1], 0.0) >= self._period
+
+
+def _names_in(revisions: Iterable[Iterable[Pair]]) -> frozenset[Names]:
+    return frozenset(names_of(pair) for pairs in revisions for pair in pairs)

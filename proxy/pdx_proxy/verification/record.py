@@ -6,7 +6,7 @@ from enum import StrEnum
 from typing import Final
 
 from pdx_api.verification import Cause, Verdict
-from pdx_proxy.endpoints.endpoint import Endpoint
+from pdx_proxy.endpoints.endpoint import Endpoint, Names
 
 _RETRY_SECONDS: Final = 10.0
 """Pause after a failed probe; it doubles with each further failure, up to the verification period."""
@@ -15,8 +15,6 @@ _BUSY_SECONDS: Final = 5.0
 
 Pair = tuple[Endpoint, Endpoint]
 """P and D."""
-Names = tuple[str, str]
-"""The names of P and D."""
 LISTED: Final = 3
 """Broken pairs that a finding lists."""
 

@@ -5,8 +5,8 @@ from itertools import groupby, islice, product
 from typing import Final
 
 from pdx_api.names import Role
-from pdx_proxy.endpoints.endpoint import Endpoint, Pairing, State, exchanges, pairing
-from pdx_proxy.verification.record import LISTED, Names, Pair, Record, Result, Unequal, current_record, names_of
+from pdx_proxy.endpoints.endpoint import Endpoint, Names, State, exchanges
+from pdx_proxy.verification.record import LISTED, Pair, Record, Result, Unequal, current_record, names_of
 
 EVERY_PAIR: Final = 16
 """A revision of up to this many pairs has all of them probed at the start, a larger one enough to cover each engine."""
@@ -78,8 +78,8 @@ def urgent(
     pairs: Sequence[Pair],
     records: Mapping[Names, Record],
     now: float,
-    watched: Collection[Pairing],
-    suspended: Collection[Pairing],
+    watched: Collection[Names],
+    suspended: Collection[Names],
 ) -> list[Pair]:
     """Return the pairs of one revision that must be probed now, whatever the period is.
 
@@ -89,7 +89,7 @@ def urgent(
         return []
     chosen: list[Pair] = []
     for pair in pairs:
-        key, record = pairing(*pair), current_record(records, pair)
+        key, record = names_of(pair), current_record(records, pair)
         again = record is None or record.result in _NOT_FAILED or record.due_at(SUSPENDED_SECONDS) <= now
         if key in watched or (key in suspended and again):
             chosen.append(pair)

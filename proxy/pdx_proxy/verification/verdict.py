@@ -8,11 +8,10 @@ from typing import Final
 import orjson
 
 from pdx_api.verification import Broken, Cause, Finding, Verdict
-from pdx_proxy.endpoints.endpoint import Endpoint, Start
+from pdx_proxy.endpoints.endpoint import Endpoint, Names, Start
 from pdx_proxy.verification.record import (
     LISTED,
     NONE_UNEQUAL,
-    Names,
     Pair,
     Record,
     Result,

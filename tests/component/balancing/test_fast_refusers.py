@@ -9,7 +9,7 @@ from pdx_api.names import Order, Role
 from pdx_api.settings.gateway import Choosing
 from pdx_sim import FaultKind, SimEngine
 from tests.component.conftest import MakeWorld
-from tests.component.harness import Shape, World
+from tests.component.harness import Shape, World, eventually
 
 SLOW: dict[str, Any] = {"decode_token_seconds": 0.01, "prefill_token_seconds": 1e-4}
 REQUESTS = 120
@@ -55,3 +55,23 @@ async def test_it_gets_its_share_at_most(role: Role, refusal: str, clients: int,
     assert found <= (MOST / 2 if ejected else MOST)
     engine.faults.clear()
     world.void = True  # the legs that were refused are settled in their own time
+
+
+async def test_a_request_that_only_frees_kv_is_neither_served_nor_refused(make_world: MakeWorld) -> None:
+    """D refuses each request, and afterwards gets another one that frees the KV at P, because D can notify P."""
+    world = await make_world(Order.PREFILL_FIRST, 1, 2, p=SLOW, d=SLOW)
+    await asyncio.gather(*(world.complete(prompt=f"{number} comes before. " * 20) for number in range(4)))
+    served = world.d.counts.requests.total()
+    world.d.faults.add(count=None, **REFUSALS["503"])
+    for number in range(12):
+        await world.complete(prompt=f"{number} is the number of this prompt. " * 20)
+    refused = (await world.state())["retries"]["status"]
+    await eventually(lambda: world.d.counts.requests.total() == served + 2 * refused, what="each refusal is settled")
+    await eventually(lambda: not world.worker._engines.load.legs, what="no leg is left")
+    refusal = world.worker._engines.load.refusals[world.endpoint(world.d).name]
+    assert refusal.number == refused > 1
+    own = world.worker._engines.leg(world.endpoint(world.d))
+    own.end()  # as if it had found no connection
+    assert refusal.number == refused
+    world.d.faults.clear()
+    world.void = True

@@ -142,6 +142,17 @@ async def test_a_prefill_that_dies_behind_its_answer(push: Order, form: Shape, m
     await world.warm()
 
 
+@pytest.mark.parametrize("push", PUSH)
+async def test_a_prefill_that_closes_an_idle_connection_lives(push: Order, form: Shape, make_world: MakeWorld) -> None:
+    """Push: it does so while D waits for its KV."""
+    world = await make_world(push, p={"transfer_seconds": 1.0, "keepalive_seconds": 0.2})
+    reply = await world.complete(form, tokens=20)
+    assert (reply.status, reply.text) == (200, form.expected(tokens=20))
+    assert await world.outcomes() == {"split": 1}
+    assert world.report["retries"] == {}
+    assert await world.settlements() == {}
+
+
 async def test_an_engine_that_shuts_down_aborts(order: Order, form: Shape, make_world: MakeWorld) -> None:
     """vLLM ends what it answers with the finish reason "abort". In a stream that has begun it goes on as it came."""
     world = await make_world(order, d={"decode_token_seconds": 0.02})

@@ -32,6 +32,8 @@ NAMES: Final = frozenset(each.__name__ for some in TABLE.values() for each in so
 _SECONDS: Final = {Style.CLIENTS: 4.0, Style.PAGES: 4.0, Style.WHOLE: 8.0}
 """A whole one lasts as long as a silent engine may stay in service: a deadline and two health checks."""
 _AT_ONCE: Final = 12
+_JUDGED: Final = 5
+"""So many requests show that an engine fails. While all clients wait for the other hostile engine, it gets none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,10 +74,12 @@ async def run_spell(report: Report, found: Scene, hostile: HostileEngine, spell:
     memory, since, before = watch.gateway.memory(), time.time(), hostile.done.copy()
     problems, outcomes = len(watch.problems), len(found.clients.outcomes)
     hostile.turn(spell)
+    touched = len(hostile.touched)
     await asyncio.sleep(seconds)
     done = hostile.done - before
     label = f"{hostile.role} {spell.style}: {', '.join(sorted(done))}"
-    if is_fatal(spell) and seconds >= _SECONDS[Style.WHOLE] and done:
+    judged = len(hostile.touched) - touched >= _JUDGED
+    if is_fatal(spell) and seconds >= _SECONDS[Style.WHOLE] and judged:
         state = (await found.states()).get(hostile.name)
         report.expect(state != "Warm", f"{label}: it is still in service after {seconds} s")
     hostile.turn(None)

@@ -310,3 +310,16 @@ async def test_a_websocket_is_refused_so_that_agents_send_a_post(path: str, stat
     assert reply.status == status
     assert (reply.headers.get("upgrade") == "HTTP/1.1") is (status == 426)
     assert (await world.complete()).status == 200
+
+
+async def test_a_websocket_on_a_second_line_is_refused_too(make_world: MakeWorld) -> None:
+    """Several lines of Upgrade are one list."""
+    world = await make_world(Order.PREFILL_FIRST)
+    reader, writer = await _open(world)
+    writer.write(
+        b"GET /v1/responses HTTP/1.1\r\nHost: x\r\nConnection: Upgrade, close\r\n"
+        b"Upgrade: h2c\r\nUpgrade: websocket\r\n\r\n"
+    )
+    answer = await reader.readuntil(b"\r\n\r\n")
+    writer.close()
+    assert answer.startswith(b"HTTP/1.1 426 ")

@@ -10,7 +10,7 @@ from aiohttp import web
 from pdx_api.names import Order
 from pdx_proxy.config.settings import Health, Retries
 from pdx_proxy.endpoints.events import HealthCheckRequest
-from pdx_proxy.health import engine_scraper
+from pdx_proxy.health import engine_scraper, progress
 from pdx_sim import FaultKind, SimEngine
 from tests.component.conftest import MakeWorld
 from tests.component.harness import AGENT_SHAPES, SHORT, Reply, Shape, World, eventually
@@ -156,6 +156,26 @@ async def test_an_engine_that_queues_is_asked(version: str, mode: str, make_worl
     await asyncio.sleep(1.0)  # warm-ups that wait too long change nothing
     await is_left_out(world, world.d)
     await resume(world, world.d)
+
+
+async def test_an_engine_whose_requests_only_wait_is_asked(
+    order: Order, make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No deadline of a request has to pass, and requests that still arrive change nothing."""
+    monkeypatch.setattr(engine_scraper, "SAMPLE_SECONDS", 0.2)
+    monkeypatch.setattr(progress, "_PAUSE_SECONDS", 0.5)
+    world = await make_world(order, sim=QUEUES)
+    await pause(world, world.d)
+    replies = [asyncio.ensure_future(world.complete())]
+    while world.endpoint(world.d).state != "Paused":
+        replies.append(asyncio.ensure_future(world.complete()))
+        await asyncio.sleep(0.1)
+        assert len(replies) < 100
+    await is_left_out(world, world.d)
+    assert (await world.complete()).status == 503
+    await resume(world, world.d)
+    statuses = {reply.status for reply in await asyncio.gather(*replies)}
+    assert 200 in statuses <= {200, 503}
 
 
 @pytest.mark.parametrize("version", ["0.32.0", "0.33.0"])

@@ -31,6 +31,16 @@ def test_a_process_serves_until_a_signal(number: signal.Signals, unused_tcp_port
             process.kill()
 
 
+def test_the_url_of_an_ipv6_address_has_brackets(unused_tcp_port: int) -> None:
+    code = CODE.format(f"host='::1', port={unused_tcp_port}")
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == f"pdx sim: serving on http://[::1]:{unused_tcp_port}\n"
+        finally:
+            process.kill()
+
+
 def _is_healthy(port: int) -> bool:
     try:
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5) as response:

@@ -10,6 +10,7 @@ from pdx_api.names import Order
 from pdx_api.settings.gateway import Verification
 from pdx_api.verification import Verdict
 from pdx_proxy.config.settings import Deadlines, Retries
+from pdx_proxy.endpoints.events import NotReady, Suspect
 from pdx_proxy.verification import attempt, prober, record, schedule, suspension
 from pdx_sim import FaultKind, SimEngine
 from tests.component.conftest import MakeWorld
@@ -87,6 +88,28 @@ async def test_without_kv_every_request_is_served_whole(order: Order, stream: bo
     await eventually(lambda: suspended(world) == 0, 20.0, "all pairs have returned")
     assert {reply.status for reply in await several(world, shape)} == {200}
     assert await split_and_not(world) == (split + 6, whole + 6)
+
+
+@pytest.mark.parametrize("event", [Suspect, NotReady])
+async def test_a_suspension_outlives_another_warm_up_of_d(
+    order: Order, event: type[Suspect | NotReady], make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The warm-up of D shows nothing about the pair, and no request waits for KV until a probe has moved some."""
+    world, shape = await blocked_world(make_world, order, 1, 1), Shape(stream=True)
+    await several(world, shape, 2)
+    block(world.decode, 3600.0)
+    await several(world, shape, 2)
+    await eventually(lambda: suspended(world) == 1, 20.0, "the pair is suspended")
+    split, whole = await split_and_not(world)
+    monkeypatch.setattr(schedule, "SUSPENDED_SECONDS", 3600.0)
+    before = world.endpoint(world.d)
+    world.d.faults.add(FaultKind.LONG_PREFILL, seconds=0.5)  # several sweeps find no warm D
+    world.gateway.endpoint_manager.on_event(event(*before.start, "lost"))
+    await eventually(lambda: world.endpoint(world.d).generation > before.generation, 20.0, "D has warmed up again")
+    for _ in range(5):
+        assert suspended(world) == 1
+        assert {reply.status for reply in await several(world, shape, 2)} == {200}
+    assert await split_and_not(world) == (split, whole + 10)
 
 
 async def test_the_pairs_of_other_engines_are_used_first(order: Order, make_world: MakeWorld) -> None:

@@ -38,6 +38,8 @@ _SLICE_BYTES: Final = 16 * 1024
 _LEAST_PIECE: Final = 22
 """The fewest bytes of a chunk with its framing, on average of those that are parsed together. An event of vLLM has 50
 or more, and a chunk of one byte costs as much work as an event."""
+_AHEAD_BYTES: Final = 1024 * 1024
+"""Of an answer that nobody has looked at, so much is received. The loop reads up to 8 MiB without a pause."""
 _FEW_PIECES: Final = 8
 _MOST_SMALL_PIECES: Final = 1024
 """The most chunks of an answer that are smaller on average."""
@@ -74,6 +76,7 @@ class Connection:
     """
 
     __slots__ = (
+        "_ahead",
         "_bodiless",
         "_closed",
         "_deadline",
@@ -115,6 +118,8 @@ class Connection:
         self._half_closed = False
         self._kept_bytes = 0
         """Bytes of a framed answer as received, until it is relayed."""
+        self._ahead = 0
+        """Bytes since somebody has looked at the answer."""
         self._bodiless = 0
         """Bytes since the last ones of body."""
         self._pieces = 0
@@ -133,7 +138,7 @@ class Connection:
         self.answer = Answer()
         self.transport: asyncio.Transport | None = None
         self.paused = False
-        """Whether reading is paused because the client is slow."""
+        """Whether reading is paused: the client is slow, or nobody has looked at what has arrived (`_AHEAD_BYTES`)."""
         self.lost: Exception | None = None
         """Why the connection cannot be used any more."""
         self._closed = False
@@ -160,7 +165,7 @@ class Connection:
         self._relay = False
         self._sink = None
         self._interruption = None
-        self._kept_bytes = self._bodiless = self._trailer_bytes = self._small_pieces = 0
+        self._kept_bytes = self._bodiless = self._trailer_bytes = self._small_pieces = self._ahead = 0
         self._deadline.clear()
         if self._parser is None or not clean:  # a parser is reused after a complete answer
             self._parser = httptools.HttpResponseParser(self)
@@ -214,8 +219,15 @@ class Connection:
     def progress(self) -> "asyncio.Future[None]":
         """A future for the next part of the answer; raises when no more can arrive."""
         self.check()
+        self._catch_up()
         self._waiter = self._loop.create_future()
         return self._waiter
+
+    def _catch_up(self) -> None:
+        """Read on: what has arrived is looked at."""
+        if self._ahead > _AHEAD_BYTES:
+            self.resume()
+        self._ahead = 0
 
     def check(self) -> None:
         """Raise the failure of an answer that is not complete."""
@@ -232,8 +244,8 @@ class Connection:
         return self.answer
 
     async def whole(self) -> Answer:
-        """The answer once it is complete."""
-        while not self.answer.complete:
+        """The answer once it is complete, or longer than `_AHEAD_BYTES`: the beginning of a health page is enough."""
+        while not self.answer.complete and self.answer.size <= _AHEAD_BYTES:
             await self.progress()
         return self.answer
 
@@ -242,6 +254,7 @@ class Connection:
 
         Return the part of the body that has arrived. The caller writes it together with a head.
         """
+        self._catch_up()
         self._relay = raw
         self._sink = sink
         self.chunks = 0
@@ -282,6 +295,7 @@ class Connection:
     def close(self) -> None:
         """Close the connection. Without a complete answer it is reset, so that its port is free at once."""
         self._sink = None
+        self.last_chunk = b""
         if not self.answer.complete:  # a failure's traceback refers to it until garbage is collected
             self.answer.discard()
         if self.transport is not None:
@@ -295,6 +309,7 @@ class Connection:
     def rest(self) -> None:
         """Forget the exchange that is over."""
         self.answer = _NO_ANSWER
+        self.last_chunk = b""
 
     @property
     def reusable(self) -> bool:
@@ -349,6 +364,10 @@ class Connection:
                     self._fail(ValueError("too much framing"))
         elif not answer.status:  # an unfinished head: its bytes are needed if the answer is framed
             answer.raw.append(data)
+        if self._sink is None:
+            self._ahead += len(data)
+            if self._ahead > _AHEAD_BYTES and not answer.complete and not self.paused:
+                self.pause()
         self.wake()
 
     def _keep_last(self, data: bytes) -> None:

@@ -27,7 +27,7 @@ class Progress(Protocol):
 
     @property
     def paused(self) -> bool:
-        """Whether reading is paused because the client is slow. The engine is not idle then."""
+        """Whether reading is paused. The engine is not idle then."""
 
     def wake(self) -> None:
         """Wake the task that waits for the answer."""

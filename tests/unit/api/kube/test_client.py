@@ -118,6 +118,43 @@ async def test_a_users_own_kubeconfig_may_be_left_alone(monkeypatch: pytest.Monk
         await Cluster.connect("pdx-test", 1, 1, own=False)
 
 
+KUBECONFIG = """\
+current-context: c
+contexts: [{name: c, context: {cluster: cl, user: u}}]
+clusters: [{name: cl, cluster: {server: "https://h:6443"}}]
+users: [{name: u, user: {token: x}}]
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        (KUBECONFIG.replace("6443", "99999"), "the server https://h:99999 in FILE is not a URL: its port is not a num"),
+        (KUBECONFIG.replace("h:6443", "[::1"), "the server https://[::1 in FILE is not a URL: the brackets around its"),
+        (KUBECONFIG.replace("h:6443", "a..b"), "the server https://a..b in FILE is not a URL: its host name has an em"),
+        (KUBECONFIG.replace('"https://h:6443"', "5"), "FILE is not a kubeconfig with a cluster and a user"),
+        ("[", "FILE is not a kubeconfig with a cluster and a user"),
+    ],
+)
+async def test_a_kubeconfig_that_cannot_be_used(
+    text: str, problem: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    file = tmp_path / "config"
+    file.write_text(text)
+    monkeypatch.setenv("KUBECONFIG", str(file))
+    with pytest.raises(CredentialsError) as error:
+        await Cluster.connect("pdx-test", 1, 1)
+    assert str(error.value).replace(str(file), "FILE").startswith(problem)
+
+
+async def test_a_proxy_variable_that_names_no_proxy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "config").write_text(KUBECONFIG)
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "config"))
+    monkeypatch.setenv("HTTPS_PROXY", "http://p..q:1")
+    with pytest.raises(CredentialsError, match=r"^HTTPS_PROXY is http://p\.\.q:1, which is not the URL of a proxy"):
+        await Cluster.connect("pdx-test", 1, 1)
+
+
 async def test_a_kubeconfig_below_the_home_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     used: list[str] = []
 

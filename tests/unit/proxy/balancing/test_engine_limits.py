@@ -1,7 +1,7 @@
 """The limit of an engine follows what it runs, with engines that are simulated by three numbers."""
 
 from dataclasses import replace
-from math import ceil
+from math import ceil, floor
 from typing import Any
 
 import pytest
@@ -26,13 +26,25 @@ from pdx_proxy.endpoints.endpoint import Endpoint, State
 from pdx_proxy.endpoints.snapshot import Snapshot
 
 
-def fill(estimator: LimitEstimator, most: int, rounds: int, kv_each: float = 0.0) -> list[EngineLimit]:
-    """Report what an engine that runs `most` requests shows when it always gets as many as its limit allows."""
+def fill(
+    estimator: LimitEstimator, most: int, rounds: int, kv_each: float = 0.0, seconds: float = 0.0, begin: float = 0.0
+) -> list[EngineLimit]:
+    """Report what an engine that runs `most` requests shows when it always gets as many as its limit allows.
+
+    `seconds`: how long its answers take; 0: it does not report that. `begin`: the time before the first report.
+    """
     found = [EngineLimit(FIRST_LIMIT)]
+    ended = begin  # no fewer than in an earlier series
     for at in range(1, rounds + 1):
         legs = int(found[-1].requests)
         running = min(legs, most)
-        found.append(estimator.update(EngineSample(at, running, legs - running, kv_use=running * kv_each)))
+        ended += running / seconds if seconds else 0.0
+        done = floor(ended)
+        kv_use = running * kv_each
+        sample = EngineSample(
+            begin + at, running, legs - running, kv_use=kv_use, completed=done, seconds=done * seconds
+        )
+        found.append(estimator.update(sample))
     return found
 
 
@@ -65,6 +77,25 @@ def test_an_idle_engine_gets_at_once_what_it_is_known_to_run(runs: int, work: Wo
     assert (first.requests, first.grows) == (runs + room(work, runs), False)
     for at in range(2, 20):
         assert estimator.update(EngineSample(at, runs, 2)).requests == first.requests, "a full engine is no surprise"
+
+
+@pytest.mark.parametrize("known", [True, False])
+@pytest.mark.parametrize(("seconds", "reserve"), [(0.2, 2.0), (0.5, 1.6), (10.0, 0.08)], ids=["0.2 s", "0.5 s", "10 s"])
+def test_the_longer_answers_take_the_fewer_wait_in_a_full_engine(seconds: float, reserve: float, known: bool) -> None:
+    estimator = LimitEstimator(Work.DECODE, 4 * known)
+    estimator.update(EngineSample(1, 4, 0, completed=100, seconds=100 * seconds))
+    limit = estimator.update(EngineSample(2, 4, 1, completed=101, seconds=101 * seconds))
+    limit = estimator.update(EngineSample(3, 4, 1, completed=102, seconds=102 * seconds))
+    assert limit.requests == pytest.approx(4 + reserve)
+
+
+def test_answers_that_do_not_end_are_long() -> None:
+    """Those before them were short, such as a warm-up's."""
+    estimator = LimitEstimator(Work.DECODE, 4)
+    estimator.update(EngineSample(1, 1, 0, completed=1, seconds=0.3))
+    assert estimator.update(EngineSample(2, 4, 0, completed=2, seconds=0.6)).requests == 4 + 2
+    assert estimator.update(EngineSample(10, 4, 2, completed=2, seconds=0.6)).requests == pytest.approx(4 + 0.1)
+    assert estimator.update(EngineSample(11, 4, 0, completed=6, seconds=36.6)).requests < 4 + 1
 
 
 def test_of_a_known_engine_the_kv_cache_may_hold_less() -> None:
@@ -134,10 +165,14 @@ def test_a_limit_stays_while_the_engine_is_idle() -> None:
     assert (limit.requests, limit.load) == (before, 0)
 
 
-def test_it_grows_again_when_requests_become_smaller() -> None:
-    estimator = LimitEstimator(Work.DECODE)
-    assert fill(estimator, 1, 30)[-1].requests == 1
-    assert int(fill(estimator, 50, 120)[-1].requests) == 52
+@pytest.mark.parametrize("runs", [0, 256])
+@pytest.mark.parametrize("seconds", [0.0, 0.5, 2.0, 5.0, 10.0, 30.0])
+def test_it_grows_again_when_requests_become_smaller(seconds: float, runs: int) -> None:
+    estimator = LimitEstimator(Work.DECODE, runs)
+    assert fill(estimator, 8, 60, seconds=seconds)[-1].requests < 8 + 3
+    larger = [int(limit.requests) for limit in fill(estimator, 50, 300, seconds=seconds, begin=1000.0)]
+    assert max(larger) >= 50
+    assert min(larger[-20:]) >= 50
 
 
 def test_what_an_engine_runs_varies_with_the_size_of_its_requests() -> None:

@@ -1,9 +1,11 @@
 """What an engine refuses at once counts as load for a while, so that it looks no emptier than engines that serve."""
 
+from collections.abc import Iterator
+
 import pytest
 
 from pdx_api.names import Role
-from pdx_proxy.balancing.load import REFUSED_SECONDS, Load
+from pdx_proxy.balancing.load import REFUSED_SECONDS, Load, Room
 from pdx_proxy.balancing.policies import least
 from pdx_proxy.config.settings import Address, EndpointSpec
 from pdx_proxy.endpoints.endpoint import Endpoint
@@ -108,6 +110,55 @@ def test_each_end_of_a_leg_serves_what_waits_while_an_engine_refuses() -> None:
     calls.clear()
     load.release(D2)
     assert calls == ["room"], "D1 may be free now"
+
+
+def test_the_queue_is_woken_only_if_refusals_have_closed_an_engine() -> None:
+    load, _ = loaded(0, 3, 3)
+    load.limit({each.name: 4.0 for each in GROUP})
+    calls: list[str] = []
+    load.on_release = lambda: calls.append("room")
+    refuse(load, D1, 7)
+    load.release(D2)
+    assert not calls, "every engine has had room"
+    refuse(load, D1)
+    assert calls == ["room"]
+
+
+class _Walks(tuple[Endpoint, ...]):
+    """A group that counts how often it is walked."""
+
+    number = 0
+
+    def __iter__(self) -> Iterator[Endpoint]:
+        _Walks.number += 1
+        return super().__iter__()
+
+
+def test_the_end_of_a_leg_walks_no_engines_unless_a_refused_leg_of_its_group_counts() -> None:
+    load, _ = loaded(0, 3, 3)
+    group, others = _Walks(GROUP), _Walks((OTHER,))
+    load.group({**{each.name: group for each in GROUP}, OTHER.name: others})
+    load.acquire(OTHER)
+    refuse(load, D1)
+    _Walks.number = 0
+    load.release(OTHER)
+    assert _Walks.number == 0, "another group"
+    load.refusals[D1.name].legs = 0.0
+    load.release(D2)
+    assert _Walks.number == 0, "what was refused would have ended"
+
+
+def test_a_leg_that_is_never_created_shows_nothing_about_its_engine() -> None:
+    load, _ = loaded(0, 3, 2)
+    load.limit({each.name: 4.0 for each in GROUP})
+    refuse(load, D1, 8)
+    before, number = load.of(D1), load.refusals[D1.name].number
+    calls: list[str] = []
+    load.on_release = lambda: calls.append("room")
+    Room(load, D1, D2).give_up()
+    assert (load.of(D1), load.refusals[D1.name].number) == (before, number)
+    assert (load.count(D1), load.count(D2)) == (0, 3)
+    assert calls, "its room is free for what waits"
 
 
 def test_old_ones_count_no_longer_and_are_forgotten_when_another_engine_serves() -> None:

@@ -111,6 +111,16 @@ def test_what_vllm_answers_goes_on_unchanged(params: dict[str, Any], path: str) 
     assert read(params, path=path) == params
 
 
+@pytest.mark.parametrize("text", ["", ',"kv_transfer_params":null'])
+def test_an_answer_without_parameters_has_nothing_to_hand_over(text: str) -> None:
+    """vLLM leaves out members of messages that have no value."""
+    answer = Answer()
+    answer.status, answer.complete = 200, True
+    answer.add(f'{{"type":"message","stop_reason":"max_tokens"{text}}}'.encode())
+    assert _relayed(NIXL, answer, APIS["/v1/messages"]) is None
+    assert transfer_params(NIXL, answer, APIS["/v1/messages"]) is None
+
+
 ODD: Final[dict[str, tuple[Any, ...]]] = {
     "do_remote_prefill": (None, False, 1, "true"),
     "do_remote_decode": (None, True, 0, {}),

@@ -211,6 +211,9 @@ class FakeEngines(Engines):
         self._watchers: list[asyncio.Event] = []
         self.decode_legs: list[FakeLeg] = []
         self.faults: list[str] = []
+        self.closes_only = False
+        """Whether the prefill engine closes its connection and lives, where the script says that it dies."""
+        self.dead = False
 
     @property
     def decode_has_ended(self) -> bool:
@@ -276,7 +279,8 @@ class FakeEngines(Engines):
                 asyncio.get_running_loop().call_later(self.script.dies_after, self._die, leg.connection)
 
     def _die(self, connection: FakeConnection) -> None:
-        self.note("p dies")
+        self.dead = not self.closes_only
+        self.note("p dies" if self.dead else "p closes")
         for lost in list(connection.on_lost):
             lost()
 

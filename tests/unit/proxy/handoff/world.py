@@ -68,10 +68,11 @@ class _Pins(Counters):
         super().unpin(prefill)
 
 
-async def run(script: Script, *, hidden: bool = False, suspended: bool = False) -> list[str]:
+async def run(script: Script, *, hidden: bool = False, suspended: bool = False, closes_only: bool = False) -> list[str]:
     """Return what engines noticed, what was counted and reported, and what the caller got.
 
     `hidden`: the request is a response whose engine may be silent. `suspended`: the pair moves no KV, as is known then.
+    `closes_only`: P closes its connection when the script says that it dies.
     Fails if a slot, a permit or P's KV is not released exactly once.
     """
     events: list[Any] = []
@@ -82,6 +83,7 @@ async def run(script: Script, *, hidden: bool = False, suspended: bool = False) 
         for name, role in (("p", Role.PREFILL), ("d", Role.DECODE), ("other", Role.DECODE))
     )
     engines.prepare(script, (prefill, decode))
+    engines.closes_only = closes_only
     pairs = frozenset({pairing(prefill, decode)} if suspended else ())
     engines.snapshot = Snapshot.of([prefill, decode, other], suspended=pairs)
     counters = _Pins()
@@ -140,6 +142,8 @@ async def _hand_off(settlements: Settlements, prefill: Endpoint, decode: Endpoin
 async def _died(engines: FakeEngines, endpoint: Endpoint) -> bool:
     """A check whose connection is refused is all that an engine notices. It takes no time."""
     await asyncio.sleep(0)
+    if engines.dead and endpoint.role is Role.PREFILL:
+        return True
     if engines.refuses_connection(endpoint):
         engines.note(f"connect {endpoint.name}")
         return True

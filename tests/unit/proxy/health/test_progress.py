@@ -71,9 +71,47 @@ def test_an_engine_without_progress_is_stalled_and_a_long_prefill_is_not() -> No
         frozen = (Report(hung, PREFILLING, now),) if now <= 30 else ()
         prefilling = Report(busy, replace(PREFILLING, kv_use=now / 1000), now)
         scraped = Round(now, snapshot, latest=(*frozen, prefilling))
-        suspects += stalls.update(scraped)
-        assert forever.update(scraped) == []
+        suspects += stalls.update(scraped).suspects
+        assert forever.update(scraped).suspects == []
     assert suspects == [Suspect("d:1", 1, "1 requests run and have made no progress for 30 s", Cause.STALLED)]
+
+
+@pytest.mark.parametrize(
+    ("values", "may_be"),
+    [
+        ((replace(IDLE, waiting=3),) * 3, True),
+        (tuple(replace(IDLE, waiting=n) for n in range(1, 4)), True),
+        ((BUSY,) * 3, True),
+        ((IDLE,) * 9, False),
+        ((*(IDLE,) * 9, replace(IDLE, waiting=3)), False),
+        ((*(IDLE,) * 9, *(replace(IDLE, waiting=3),) * 3), True),
+        ((replace(IDLE, waiting=3),) * 2, False),
+        (tuple(replace(IDLE, waiting=3, generated_tokens=n) for n in range(9)), False),
+        (tuple(replace(IDLE, waiting=3, kv_use=n / 100) for n in range(9)), False),
+    ],
+    ids=[
+        "waits",
+        "more arrive",
+        "runs",
+        "idle",
+        "idle until now",
+        "waits after it was idle",
+        "not for long",
+        "tokens",
+        "KV arrives",
+    ],
+)
+def test_an_engine_that_may_be_paused(values: tuple[Progress, ...], may_be: bool) -> None:
+    assert samples_of(*values).may_be_paused(10.0 * (len(values) - 1)) is may_be
+
+
+def test_engines_that_may_be_paused_are_no_suspects() -> None:
+    endpoint = Endpoint(EndpointSpec(Address("d", 1), Role.DECODE), State.WARM, generation=1)
+    stalls, snapshot = StallDetector(LIMIT), Snapshot.of([endpoint])
+    waits = replace(PREFILLING, running=0.0, waiting=2.0)
+    found = [stalls.update(Round(at, snapshot, latest=(Report(endpoint, waits, at),))) for at in (0, 10, 20, 100)]
+    assert [each.maybe_paused for each in found] == [[], [], [endpoint.start], [endpoint.start]]
+    assert not any(each.suspects for each in found)
 
 
 NOTHING, RUNS, WAITS = LoadReport(0, 0, 0.4), LoadReport(1, 0, 0.4), LoadReport(0, 1, 0.4)

@@ -98,6 +98,17 @@ def test_a_decode_that_is_warm_wakes_prefills() -> None:
     assert not registry.snapshot.handshaken, "D has another generation"
 
 
+def test_suspended_pairs_hold_in_every_generation() -> None:
+    registry = make_registry(P, D, warm=False)
+    assert registry.set_pairs(frozenset({("h:1", "h:2"), ("h:1", "gone")}), frozenset({("gone", "h:2")})).publish
+    for generation in (0, 1):
+        snapshot = registry.snapshot
+        assert snapshot.suspended == {pairing(registry.endpoint("h:1"), registry.endpoint("h:2"))}
+        assert registry.endpoint("h:1").generation == generation
+        assert not snapshot.watched
+        registry.warm_up_succeeded(registry.endpoint("h:1"))
+
+
 def test_decodes_alternate() -> None:
     registry = make_registry(P, D, OTHER)
     names = [decode.name for _ in range(4) if (decode := registry.next_decode(registry.endpoint("h:1")))]

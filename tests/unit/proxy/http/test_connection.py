@@ -71,9 +71,10 @@ class Taken:
         self.data += data
 
 
-def connection() -> tuple[Connection, Wire]:
-    loop = asyncio.new_event_loop()
-    loop.close()  # nothing here waits
+def connection(loop: asyncio.AbstractEventLoop | None = None) -> tuple[Connection, Wire]:
+    if loop is None:
+        loop = asyncio.new_event_loop()
+        loop.close()  # nothing here waits
     made, wire = Connection("engine", loop), Wire()
     made.connection_made(wire)
     made.send(b"request", b"")
@@ -127,6 +128,99 @@ def test_a_relay_misses_and_repeats_nothing(answer: bytes, cuts: list[int], begi
         taken = made.relay(sink, raw=raw)
     framed = answer.split(b"\r\n\r\n", 1)[1] if raw else EVENTS
     assert taken + sink.data == framed
+
+
+ENDLESS = (
+    b"HTTP/1.0 200 OK\r\n\r\n",
+    b"HTTP/1.1 200 OK\r\nContent-Length: 99999999\r\n\r\n",
+    b"HTTP/1.1 500 No\r\n\r\n",
+)
+
+
+def feed(made: Connection, wire: Wire, pieces: int) -> int:
+    """Send pieces of 256 KiB as the loop does: until reading is paused. Return how many it took."""
+    for number in range(pieces):
+        if not wire.reading or wire.closed:
+            return number
+        made.data_received(b" " * (1 << 18))
+    return pieces
+
+
+@pytest.mark.parametrize("head", ENDLESS)
+async def test_only_a_part_of_an_answer_is_received_before_somebody_looks(head: bytes) -> None:
+    made, wire = connection(asyncio.get_running_loop())
+    made.data_received(head)
+    for _ in range(3):
+        assert feed(made, wire, 32) <= 5
+        assert made.progress()
+        assert wire.reading
+    feed(made, wire, 32)
+    sink = Taken()
+    held = made.relay(sink, raw=False)
+    assert len(held) <= 20 << 18
+    assert feed(made, wire, 32) == 32
+    made.close()
+    assert (made.last_chunk, made.answer.body) == (b"", b"")
+
+
+async def test_an_interruption_leaves_reading_paused_until_its_owner_waits_on() -> None:
+    """The leg may outlive its request: its settlement then reads the rest."""
+    made, wire = connection(asyncio.get_running_loop())
+    made.data_received(ENDLESS[0])
+    feed(made, wire, 32)
+    made.interrupt(EngineFailure("other", "failed"))
+    with pytest.raises(EngineFailure):
+        made.progress()
+    assert not wire.reading
+    made.interrupt(None)
+    assert made.progress()
+    assert wire.reading
+    made.close()
+
+
+async def test_a_client_that_is_slow_from_the_first_byte_pauses_the_engine() -> None:
+    made, wire = connection(asyncio.get_running_loop())
+    made.data_received(ENDLESS[0])
+    feed(made, wire, 32)
+    made.relay(Taken(), raw=False)
+    made.pause()
+    assert not wire.reading
+    assert made.paused
+    made.resume()
+    assert feed(made, wire, 32) == 32, "what is relayed is not counted"
+    made.close()
+
+
+async def test_a_connection_is_reused_with_reading_on() -> None:
+    """A long answer arrived ahead, and was relayed to its end."""
+    made, wire = connection(asyncio.get_running_loop())
+    size = 1 << 21
+    made.data_received(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % size)
+    sent = feed(made, wire, 8)
+    assert not wire.reading
+    sink = Taken()
+    held = made.relay(sink, raw=False)
+    assert feed(made, wire, 8 - sent) == 8 - sent
+    assert len(held) + len(sink.data) == size
+    assert made.reusable
+    made.rest()
+    made.send(b"request", b"")
+    made.data_received(EMPTY)
+    assert (made.answer.complete, made.paused, wire.reading) == (True, False, True)
+
+
+@pytest.mark.parametrize("head", ENDLESS)
+async def test_an_endless_answer_is_whole_when_its_rest_does_not_matter(head: bytes) -> None:
+    made, wire = connection(asyncio.get_running_loop())
+    waiting = asyncio.ensure_future(made.whole())
+    await asyncio.sleep(0)
+    made.data_received(head)
+    for _ in range(8):
+        feed(made, wire, 32)
+        await asyncio.sleep(0)
+    answer = await asyncio.wait_for(waiting, 1.0)
+    assert not answer.complete
+    assert answer.size <= 10 << 18
 
 
 @pytest.mark.parametrize("raw", GARBAGE)

@@ -126,6 +126,24 @@ def test_events_that_are_divided_between_chunks(path: str, hits: int, size: int)
     assert json.loads(events[1].removeprefix(b"data: ")) == _with(path, hits)
 
 
+@pytest.mark.parametrize("before", [b"", b"5\r\nbegun\r\n", b"un\r\n"], ids=["first", "second", "within-a-chunk"])
+@pytest.mark.parametrize("path", ANSWERS)
+@pytest.mark.parametrize("hits", [0, 1000])
+def test_an_event_whose_parts_arrive_together(path: str, hits: int, before: bytes) -> None:
+    """Wherever it is divided, and whether the end of the stream is there or not."""
+    last = b"data: " + json.dumps(ANSWERS[path], separators=(",", ":")).encode() + b"\n\n"
+    for cut in range(1, len(last)):
+        for end in (b"", _chunk(b"data: [DONE]\n\n") + _chunk(b"")):
+            client, known = _Client(), CacheHits()
+            known.tokens = hits
+            sink = UsageSink(client, known, path, chunked=True, fixed=False)
+            sink.write(before + _chunk(last[:cut]) + _chunk(last[cut:]) + end)
+            sink.flush()
+            chunks = client.data.removeprefix(b"un\r\n")
+            event = _content(chunks).removeprefix(b"begun").split(b"\n\n")[0]
+            assert json.loads(event.removeprefix(b"data: ")) == _with(path, hits)
+
+
 @pytest.mark.parametrize("fixed", [True, False])
 @pytest.mark.parametrize("size", [100, 50_000, 200_000])
 @pytest.mark.parametrize("hits", [0, 500, 1000])

@@ -379,6 +379,14 @@ def test_an_answer_of_spaces_is_a_failure(content: bytes) -> None:
         is_open("d", answer(content, complete=True, kind=b"application/json"))
 
 
+def test_an_answer_that_begins_with_many_spaces_is_a_failure() -> None:
+    """No other request of this engine gets more: it may go on for ever."""
+    assert not is_open("d", answer(b" " * (1 << 20), kind=b"application/json"))
+    assert is_open("d", answer(b" " * (1 << 20) + b"{", kind=b"application/json"))
+    with pytest.raises(BadAnswer, match="empty"):
+        is_open("d", answer(b" " * (1 << 20) + b" ", kind=b"application/json"))
+
+
 @pytest.mark.parametrize("status", [204, 400, 404, 422, 429])
 def test_other_answers_go_on_whole(status: int) -> None:
     """The end of a refusal shows whether it comes from D's engine or from its HTTP server."""

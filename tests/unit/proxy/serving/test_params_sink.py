@@ -2,6 +2,7 @@
 
 import json
 import re
+import sys
 
 import pytest
 
@@ -104,3 +105,44 @@ def test_no_byte_of_a_whole_answer_is_held_back() -> None:
     shown = without_params(body, stream=False)
     assert (len(shown), shown[-1:]) == (len(body), b'"')
     assert json.loads(shown[:-1]) == {"kv_transfer_params": None}
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        b'"%b"' % (b"e" * (8 << 20)),
+        b'"' * (4 << 20),
+        b'"a",' * (2 << 20),
+        b'{"a":' * (1 << 20) + b"}" * (1 << 20),
+        b"{}," * (2 << 20),
+        b'"' + rb"\"" * (4 << 20),
+        b'"' + b"\\" * (4 << 20),
+        b"[" * (8 << 20),
+    ],
+)
+def test_a_value_of_many_megabytes_takes_few_steps_and_is_hidden(value: bytes) -> None:
+    """An engine that sends one must not hold up the requests of others."""
+    data = b'{"kv_transfer_params":{"remote_host":' + value
+    calls = 0
+
+    def count(_frame: object, event: str, _argument: object) -> None:
+        nonlocal calls
+        calls += event == "call"
+
+    sys.setprofile(count)
+    try:
+        shown = without_params(data, stream=False)
+    finally:
+        sys.setprofile(None)
+    assert (len(shown), shown.strip()) == (len(data), b'{"kv_transfer_params":null')
+    assert calls < 3000
+
+
+@pytest.mark.parametrize("size", [1, 7, 10_000])
+def test_what_follows_a_value_with_too_many_objects_is_hidden(size: int) -> None:
+    value = b'{"remote_x":[%b]}' % b",".join([b"{}"] * 300)
+    raw = b'{"id":1,"kv_transfer_params":%b,"text":"x"}' % value
+    shown = relayed(raw, size)
+    assert (len(shown), shown.rstrip()) == (len(raw), b'{"id":1,"kv_transfer_params":null')
+    lines = chunked(raw, 100)
+    assert dechunked(relayed(lines, size)) == shown

@@ -4,8 +4,8 @@ from typing import Any, Final
 
 from pdx_api.names import Role
 from pdx_proxy.config.settings import Address, EndpointSpec
-from pdx_proxy.endpoints.endpoint import Endpoint, State
-from pdx_proxy.verification.record import Names, Pair
+from pdx_proxy.endpoints.endpoint import Endpoint, Names, State
+from pdx_proxy.verification.record import Pair
 from pdx_proxy.verification.schedule import candidates
 
 P: Final = Role.PREFILL

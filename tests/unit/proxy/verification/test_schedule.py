@@ -8,8 +8,8 @@ import pytest
 
 from pdx_api.names import Role
 from pdx_api.verification import Cause, Verdict
-from pdx_proxy.endpoints.endpoint import Endpoint, State
-from pdx_proxy.verification.record import Names, Pair, Record, Result, Unequal
+from pdx_proxy.endpoints.endpoint import Endpoint, Names, State
+from pdx_proxy.verification.record import Pair, Record, Result, Unequal
 from pdx_proxy.verification.schedule import candidates, due, unequal
 from pdx_proxy.verification.verdict import finding_of, next_record
 from tests.unit.proxy.verification.pools import D, P, engine, names, pairs_of, pool

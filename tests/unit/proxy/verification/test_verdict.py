@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from pdx_api.verification import Cause, Finding, Verdict
-from pdx_proxy.endpoints.endpoint import State
-from pdx_proxy.verification.record import Names, Record, Result, names_of
+from pdx_proxy.endpoints.endpoint import Names, State
+from pdx_proxy.verification.record import Record, Result, names_of
 from pdx_proxy.verification.verdict import (
     UNANSWERED_PROBES,
     Answer,
