@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Final
 
 from benchmarks.gateway import processes
-from benchmarks.gateway.gateways import CHECKOUT, vllm_router
+from benchmarks.gateway.commits import CHECKOUT
 from benchmarks.gateway.gateways import Engines as Ports
+from benchmarks.gateway.gateways import vllm_router
 from benchmarks.soak.engines import Engines
 from benchmarks.soak.frame import eventually
 from benchmarks.soak.impatience import Plan, Report, begin, engines_of, offer, watch_legs

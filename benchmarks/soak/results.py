@@ -101,9 +101,9 @@ _COLUMNS: Final[Mapping[str, Mapping[str, Callable[[Line], Any]]]] = {
         "requests/s": _of("rate"),
         "outcomes": lambda line: ", ".join(f"{name} {count:,}" for name, count in line["saw"].items()),
         "first proof": lambda line: f"{line['proved']:.1f} s",
-        "longest request until then and 10 s longer": lambda line: f"{line['early']:.1f} s",
-        "longest later": lambda line: f"{line['late']:.1f} s",
-        "split again after": lambda line: f"{line['returned']:.1f} s",
+        "longest request until 10 s after the proof": lambda line: f"{line['early']:.1f} s",
+        "longest later request": lambda line: f"{line['late']:.1f} s",
+        "from the repair until requests are split": lambda line: f"{line['returned']:.1f} s",
         "machine": _of("machine"),
     },
     "faults": {
@@ -114,27 +114,29 @@ _COLUMNS: Final[Mapping[str, Mapping[str, Callable[[Line], Any]]]] = {
         "seed": _of("seed"),
         "clients": lambda line: f"{line['requests']:,}",
         "faults struck": lambda line: f"{line['faults']:,}",
-        "engines killed, left, new": lambda line: ", ".join(f"{line['done'].get(x, 0):,}" for x in _DEEDS),
+        "engines killed, deleted, added": lambda line: ", ".join(f"{line['done'].get(x, 0):,}" for x in _DEEDS),
         "outcomes": _outcomes,
-        "leases run out, of finished": lambda line: f"{line['expired']:,} of {line['prefills_finished']:,}",
-        "MiB at minute 5 or half-way, at the end": lambda line: ", ".join(map(_mebibytes, line["memory"].values())),
+        "leases that expired, of finished prefills": lambda line: (
+            f"{line['expired']:,} of {line['prefills_finished']:,}"
+        ),
+        "MiB early, at the end": lambda line: ", ".join(map(_mebibytes, line["memory"].values())),
         "machine": _of("machine"),
     },
     "hang-ups": {
         "date": _of("date"),
         "order": _of("order"),
-        "left": lambda line: f"{line['clients']['left']:,}",
-        "answered": lambda line: f"{line['clients']['answered']:,}",
+        "clients that left": lambda line: f"{line['clients']['left']:,}",
+        "clients answered": lambda line: f"{line['clients']['answered']:,}",
         "prefills stopped": _of("stopped"),
-        "leases run out": _of("leasesExpired"),
+        "leases that expired": _of("leasesExpired"),
         "machine": _of("machine"),
     },
     "bodies": {
         "date": _of("date"),
         "bodies": lambda line: f"{line['atOnce']} of {line['mib']:g} MiB: {line['case']}",
         "answers": lambda line: ", ".join(map(str, sorted(set(line["statuses"])))),
-        "latest `/health`": lambda line: f"{line['latestSeconds'] * 1000:.0f} ms",
-        "memory above idle, of the bodies": _of("memoryOfBodies"),
+        "longest delay of `/health`": lambda line: f"{line['latestSeconds'] * 1000:.0f} ms",
+        "added memory / size of the bodies": _of("memoryOfBodies"),
         "machine": _of("machine"),
     },
     "capacity": {
@@ -143,12 +145,14 @@ _COLUMNS: Final[Mapping[str, Mapping[str, Callable[[Line], Any]]]] = {
         "workers": _of("workers"),
         "minutes": lambda line: f"{line['seconds'] / 60:.3g}",
         "capacity, tokens/s": lambda line: f"{line['capacity']:.0f}",
-        "goodput of capacity": lambda line: f"{line['goodput'] / line['capacity']:.1%}",
+        "goodput / capacity": lambda line: f"{line['goodput'] / line['capacity']:.1%}",
         "shed": lambda line: f"{line['saw'].get('shed', 0):,}",
         "served, of clients that came back": lambda line: (
             f"{line['returned'].get('text', 0):,} of {sum(line['returned'].values()):,}"
         ),
-        "first event before, after": lambda line: ", ".join(f"{x * 1000:.0f} ms" for x in line["firstEvents"]),
+        "first event before, after the overload": lambda line: ", ".join(
+            f"{x * 1000:.0f} ms" for x in line["firstEvents"]
+        ),
         "ejections, KV lost": lambda line: f"{line['ejections']}, {line['decodeLost']}",
         "machine": _of("machine"),
     },
@@ -159,7 +163,7 @@ _COLUMNS: Final[Mapping[str, Mapping[str, Callable[[Line], Any]]]] = {
         "minutes per load": lambda line: f"{line['seconds'] / 60:.3g}",
         "P's can serve, requests/s": lambda line: f"{line['capacity']:g}",
         "answers/s at each load": lambda line: ", ".join(f"{load} ×: {x:.2f}" for load, x in line["answers"].items()),
-        "patient client: answers, longest": lambda line: f"{line['patient'][0]}, {line['patient'][1]:.1f} s",
+        "patient client: answers, longest request": lambda line: f"{line['patient'][0]}, {line['patient'][1]:.1f} s",
         "most legs at one P, one D": lambda line: ", ".join(map(str, line["legs"].values())),
         "machine": _of("machine"),
     },
@@ -167,9 +171,9 @@ _COLUMNS: Final[Mapping[str, Mapping[str, Callable[[Line], Any]]]] = {
         "date": _of("date"),
         "seed": _of("seed"),
         "requests": _of("requests"),
-        "TTFT p50 / p99 simulated, s": lambda line: " / ".join(f"{each:.3f}" for each in line["simulated"]),
-        "in real time, s": lambda line: " / ".join(f"{each:.3f}" for each in line["measured"]),
-        "apart": lambda line: " / ".join(f"{100 * each:.1f} %" for each in line["apart"]),
+        "simulated TTFT p50 / p99, s": lambda line: " / ".join(f"{each:.3f}" for each in line["simulated"]),
+        "TTFT p50 / p99 in real time, s": lambda line: " / ".join(f"{each:.3f}" for each in line["measured"]),
+        "difference of p50 / p99": lambda line: " / ".join(f"{100 * each:.1f} %" for each in line["apart"]),
         "machine": _of("machine"),
     },
     "sizes": {
@@ -177,33 +181,35 @@ _COLUMNS: Final[Mapping[str, Mapping[str, Callable[[Line], Any]]]] = {
         "order": _of("order"),
         "gateways": _of("gateways"),
         "minutes": lambda line: f"{line['seconds'] / 60:.3g}",
-        "engines: run on average of what they can, most in their queue": lambda line: "; ".join(
+        "each D: running on average of its capacity, longest queue": lambda line: "; ".join(
             f"{each['running']:.1f} of {each['canRun']:.1f}, {each['queued']}" for each in line["engines"]
         ),
         "machine": _of("machine"),
     },
     "crowd": {
         "date": _of("date"),
-        "slow peers of each kind": _of("peers"),
+        "slow clients of each kind": _of("peers"),
         "minutes of each": lambda line: f"{line['seconds'] / 60:.3g}",
-        "p99 of all others": lambda line: "; ".join(f"{kind}: {x * 1000:.1f} ms" for kind, x in line["late"].items()),
+        "p99 of normal clients, by the kind of slow clients": lambda line: "; ".join(
+            f"{kind}: {x * 1000:.1f} ms" for kind, x in line["late"].items()
+        ),
         "machine": _of("machine"),
     },
     "neighbours": {
         "date": _of("date"),
         "order": _of("order"),
         "minutes": lambda line: f"{line['seconds'] / 60:.3g}",
-        "connections of the first": _of("connections"),
-        "answers to the first, the second": lambda line: ", ".join(f"{x:,}" for x in line["answers"]),
-        "one service": lambda line: f"{line['service']:.2f} s",
-        "p99 of the second": lambda line: f"{line['p99']:.2f} s",
+        "connections of the first client": _of("connections"),
+        "answers to the first, the second client": lambda line: ", ".join(f"{x:,}" for x in line["answers"]),
+        "service time": lambda line: f"{line['service']:.2f} s",
+        "p99 of the second client": lambda line: f"{line['p99']:.2f} s",
         "machine": _of("machine"),
     },
     "returns": {
         "date": _of("date"),
         "order": _of("order"),
         "streams": lambda line: f"{line['streams']} of {line['answer']:g} s",
-        "engines' minimum": lambda line: f"{line['minimum']:.0f} s",
+        "minimum": lambda line: f"{line['minimum']:.0f} s",
         "all served after": lambda line: f"{line['seconds']:.1f} s",
         "refusals; longest `Retry-After`": lambda line: f"{line['sheds']}; {line['longest']} s",
         "machine": _of("machine"),
@@ -212,11 +218,11 @@ _COLUMNS: Final[Mapping[str, Mapping[str, Callable[[Line], Any]]]] = {
         "date": _of("date"),
         "order": _of("order"),
         "streams": _of("streams"),
-        "limits": lambda line: "known" if line["known"] else "not known",
+        "`max_num_seqs`": lambda line: "known" if line["known"] else "not known",
         "TTFT p90 of the first, the third burst": lambda line: (
             f"{statistics.median(line['first']):.2f} s, {statistics.median(line['third']):.2f} s"
         ),
-        "median ratio": lambda line: f"{line['ratio']:.2f}",
+        "first / third, median": lambda line: f"{line['ratio']:.2f}",
         "machine": _of("machine"),
     },
     "hostile-engines": {
@@ -226,11 +232,11 @@ _COLUMNS: Final[Mapping[str, Mapping[str, Callable[[Line], Any]]]] = {
         "minutes": lambda line: f"{line['seconds'] / 60:.3g}",
         "seed": _of("seed"),
         "hostile answers": lambda line: f"{line['hostile']:,}",
-        "requests at healthy engines": lambda line: f"{sum(line['saw'].values()):,}",
-        "right, of all others": lambda line: (
+        "requests only at healthy engines": lambda line: f"{sum(line['saw'].values()):,}",
+        "right answers, of all other requests": lambda line: (
             f"{line['touched'].get('right', 0):,} of {sum(line['touched'].values()):,}"
         ),
-        "MiB idle, most": lambda line: ", ".join(_mebibytes(line["memory"][x]) for x in ("idle", "most")),
+        "MiB idle, maximum": lambda line: ", ".join(_mebibytes(line["memory"][x]) for x in ("idle", "most")),
         "machine": _of("machine"),
     },
     "hostile-clients": {
@@ -241,10 +247,10 @@ _COLUMNS: Final[Mapping[str, Mapping[str, Callable[[Line], Any]]]] = {
         "seed": _of("seed"),
         "hostile connections": lambda line: f"{line['hostile']:,}",
         "ordinary requests": lambda line: f"{sum(line['saw'].values()):,}",
-        "TTFT p99 next to hostile, honest peers": lambda line: ", ".join(
+        "TTFT p99 next to hostile, honest clients": lambda line: ", ".join(
             f"{line['late'][x] * 1000:.0f} ms" for x in ("hostile", "honest")
         ),
-        "MiB idle, most": lambda line: ", ".join(_mebibytes(line["memory"][x]) for x in ("idle", "most")),
+        "MiB idle, maximum": lambda line: ", ".join(_mebibytes(line["memory"][x]) for x in ("idle", "most")),
         "machine": _of("machine"),
     },
     "kills": {
@@ -303,10 +309,10 @@ _COLUMNS: Final[Mapping[str, Mapping[str, Callable[[Line], Any]]]] = {
         "minutes": lambda line: f"{line['seconds'] / 60:.3g}",
         "peak, answers/s": lambda line: f"{line['peak']:.0f}",
         "offered, requests/s": lambda line: f"{line['offered']:.0f}",
-        "goodput of peak": lambda line: f"{line['goodput'] / line['peak']:.0%}",
+        "goodput / peak": lambda line: f"{line['goodput'] / line['peak']:.0%}",
         "shed": lambda line: f"{line['shed']:,}",
         "time to shed, p50, p99": lambda line: ", ".join(f"{x * 1000:.0f} ms" for x in line["shedSeconds"]),
-        "MiB before, most": lambda line: ", ".join(map(_mebibytes, line["memory"].values())),
+        "MiB before, maximum": lambda line: ", ".join(map(_mebibytes, line["memory"].values())),
         "machine": _of("machine"),
     },
 }

@@ -8,6 +8,7 @@ keeps no cache, and ends at any watch's error.
 import asyncio
 import itertools
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from typing import Any
 
 import kopf
 
@@ -21,14 +22,24 @@ async def run_kopf(
     on_cleanup: Callable[..., Awaitable[None]],
     ending: asyncio.Event,
     listen: Callable[[], None],
+    bodies: kopf_session.Bodies,
 ) -> None:
     """Watch until `ending` is set; raises whatever ends kopf before.
 
     kopf takes over the signals of the process, and does not give them back. `listen` takes them back.
     """
     registry = kopf.OperatorRegistry()
-    kopf.on.login(registry=registry)(kopf_session.login)
-    kopf.on.event(GROUP, VERSION, PLURAL, registry=registry)(on_event)
+
+    async def login(**kwargs: Any) -> kopf.AiohttpSession | None:
+        return await kopf_session.login(bodies, **kwargs)
+
+    async def deliver(event: Any, **_: Any) -> None:
+        body = event["object"] if event["type"] == "DELETED" else bodies.take(event["object"])
+        if body is not None:
+            await on_event({"type": event["type"], "object": body})
+
+    kopf.on.login(registry=registry)(login)
+    kopf.on.event(GROUP, VERSION, PLURAL, registry=registry)(deliver)
     kopf.on.cleanup(registry=registry)(on_cleanup)
     earlier = asyncio.all_tasks()
     tasks = await kopf.spawn_tasks(

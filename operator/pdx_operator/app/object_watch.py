@@ -15,6 +15,7 @@ from pdx_api.kube.backoff import Backoff
 from pdx_api.kube.client import ApiError, Cluster
 from pdx_api.kube.kinds import PDDEPLOYMENT
 from pdx_operator.app.kopf_run import run_kopf
+from pdx_operator.app.kopf_session import Bodies
 from pdx_operator.kube.cache import Cache
 from pdx_operator.kube.object_shape import UnusableObjectError, require_identity
 from pdx_operator.kube.resources import Key
@@ -29,6 +30,8 @@ _SYNC_SECONDS: Final = 0.5
 """Between two lists until everything that they contain is in the cache."""
 _LONGEST_DELAY: Final = 5.0
 """Between two starts of kopf."""
+_BEHIND_SECONDS: Final = 1.0
+"""How long a reconcile waits for the watch."""
 
 log = logging.getLogger(__name__)
 
@@ -56,6 +59,7 @@ class ObjectWatch:
         self._begin = begin
         self._end = end
         self._listen = listen
+        self._bodies = Bodies()
         self._backoff = Backoff(0.5, _LONGEST_DELAY, random)
         self._relisted = asyncio.Event()
         self._restart = asyncio.Event()
@@ -76,6 +80,16 @@ class ObjectWatch:
     def unreadable(self) -> frozenset[str | None]:
         """Namespaces that cannot be read at present."""
         return frozenset(self._namespaces) - frozenset(self._readable)
+
+    async def caught_up(self) -> None:
+        """Return once kopf has read all that its watches have received, or after a second.
+
+        One watch has the events of all tenants, one after the other. A reconcile takes the loop as long as many events.
+        """
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_BEHIND_SECONDS):
+                while not self._bodies.caught_up.is_set():
+                    await self._bodies.caught_up.wait()
 
     async def run(self, stop: asyncio.Event) -> None:
         """Watch until `stop` is set."""
@@ -135,13 +149,14 @@ class ObjectWatch:
         waits = asyncio.create_task(self._until_end(stop, ending), name="end of kopf")
         self._begin()
         try:
-            await run_kopf(self._readable, self.on_event, on_cleanup, ending, self._listen)
+            await run_kopf(self._readable, self.on_event, on_cleanup, ending, self._listen, self._bodies)
         except Exception as error:
             log.warning("The watch of PDDeployments has failed and is started again: %s", error)
             return False
         finally:
             waits.cancel()
             await self._end()
+            self._bodies.clear()
         return True
 
     async def _until_end(self, stop: asyncio.Event, ending: asyncio.Event) -> None:

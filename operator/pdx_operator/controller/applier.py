@@ -1,8 +1,9 @@
 """Performs the writes of a plan, each one independently, and reports their results."""
 
 import asyncio
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 from pdx_api.kube.client import ApiError, Cluster, ConflictError, FaultError, MissingError, RefusedError
@@ -71,9 +72,9 @@ class Applier:
         later = [apply for apply in plan.applies if not apply.kind.first]
         results: list[_Result] = []
         for applies in (first, later):
-            results += await asyncio.gather(*(_caught(apply.key, self._apply(apply)) for apply in applies))
+            results += await asyncio.gather(*(_caught(apply.key, partial(self._apply, apply)) for apply in applies))
         deletes = (*plan.deletes, *plan.deletes_of_previous)
-        results += await asyncio.gather(*(_caught(delete.key, self._delete(delete)) for delete in deletes))
+        results += await asyncio.gather(*(_caught(delete.key, partial(self._delete, delete)) for delete in deletes))
         return _collect(results, plan.deletes)
 
     async def _apply(self, apply: Apply) -> _Result:
@@ -140,13 +141,13 @@ def _owns_replicas(metadata: Mapping[str, Any]) -> bool:
     )
 
 
-async def _caught(child: ChildKey, work: Awaitable[_Result]) -> _Result:
+async def _caught(child: ChildKey, work: Callable[[], Awaitable[_Result]]) -> _Result:
     """The result of a write, or the error of the API server.
 
     A write to a name that does not exist creates it, so something else is missing, such as the role of a RoleBinding.
     """
     try:
-        return await work
+        return await work()
     except (RefusedError, FaultError, MissingError) as error:
         return Problem(child, str(error))
     except ApiError as error:

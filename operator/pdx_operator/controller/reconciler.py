@@ -5,6 +5,7 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from itertools import groupby
 from typing import Any, Final
 
@@ -28,7 +29,7 @@ from pdx_operator.kube.cache import Cache
 from pdx_operator.kube.event_recorder import EventRecorder
 from pdx_operator.kube.resources import ChildKey, Event, Key, Snapshot, is_terminating
 from pdx_operator.plan.claim import Claim, claim_on
-from pdx_operator.plan.proof import unproven
+from pdx_operator.plan.proof import Unproven, unproven
 from pdx_operator.plan.reconcile_plan import Plan, plan
 from pdx_operator.plan.rollout import Phase
 from pdx_operator.render.gateway import Installation
@@ -40,6 +41,10 @@ log = logging.getLogger(__name__)
 
 _WARN_AFTER: Final = 3
 """Consecutive failures from which on the log level is warning."""
+_REST: Final = 3.0
+"""After a reconcile of a large object, no other one begins for this many times its duration: each write of such an
+object takes the API server, which serves all tenants, up to a second of CPU."""
+_LONGEST_REST: Final = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +71,8 @@ class Context:
     """Bounds concurrent lists of pods."""
     ready: Callable[[str], Awaitable[None]]
     """Returns once this operator may work in a namespace: it leads, and the cache contains all children."""
+    caught_up: Callable[[], Awaitable[None]]
+    """Returns once the watch of PDDeployments has been read, or after a second."""
     now: Callable[[], datetime]
     clock: Callable[[], float]
     """Monotonic, in seconds."""
@@ -103,12 +110,16 @@ class Reconciler:
         """Reconcile until the object is gone."""
         await self._context.ready(self._key.namespace)
         while True:
+            await self._context.caught_up()
             self._changed.clear()
             self._spec_changed.clear()
             large = self._context.cache.is_large(self._key)
             slots = self._context.large_reconciles if large else self._context.reconciles
             async with slots.slot(self._key.namespace):
+                began = self._context.clock()
                 delay = await self._reconcile_guarded()
+                if large:
+                    await asyncio.sleep(min(_REST * (self._context.clock() - began), _LONGEST_REST))
             if delay is None and self._key not in self._context.cache:
                 self._context.transfer_poller.forget(self._key)
                 self._context.claims.forget(self._key)
@@ -178,7 +189,7 @@ class Reconciler:
                 return context.intervals.foreign
             case Claim.FREE:
                 return await self._claim(snapshot)
-        filtered, result = self._plan(snapshot), ApplyResult()
+        filtered, result = await self._plan(snapshot), ApplyResult()
         if filtered.plan.has_writes:
             if not await self._is_current(snapshot):
                 return 0.0
@@ -190,7 +201,7 @@ class Reconciler:
             snapshot = context.cache.snapshot(self._key)
             if snapshot is None:
                 return None
-            filtered = self._plan(snapshot)
+            filtered = await self._plan(snapshot)
         return await self._report(snapshot, filtered, result)
 
     async def _claim(self, snapshot: Snapshot) -> float:
@@ -283,9 +294,9 @@ class Reconciler:
         else:
             self._context.transfer_poller.forget(self._key)
 
-    def _plan(self, snapshot: Snapshot) -> FilteredPlan:
+    async def _plan(self, snapshot: Snapshot) -> FilteredPlan:
         context = self._context
-        new = self._held(snapshot, plan(snapshot, context.installation))
+        new = await self._held(snapshot, await self._computed_plan(snapshot))
         if new.upgrades_gateway:
             if not context.gateway_upgrades.start(self._key):
                 new = new.without_gateway_upgrade()
@@ -293,7 +304,12 @@ class Reconciler:
             context.gateway_upgrades.finish(self._key)
         return self._write_backoff.filter(new, snapshot.body["metadata"]["generation"])
 
-    def _held(self, snapshot: Snapshot, new: Plan) -> Plan:
+    async def _computed_plan(self, snapshot: Snapshot, why: Unproven | None = None) -> Plan:
+        """The plan. That of a large object is computed in a thread, so that all other reconciles go on meanwhile."""
+        compute = partial(plan, snapshot, self._context.installation, why)
+        return await asyncio.to_thread(compute) if self._context.cache.is_large(self._key) else compute()
+
+    async def _held(self, snapshot: Snapshot, new: Plan) -> Plan:
         """The plan; during a rollout the one that keeps old engines until KV has moved between new ones."""
         finding, rollout, self._proof_wait = self._context.transfer_poller.report(self._key).finding, new.rollout, None
         self._pair_ages.update(new.workloads, finding)
@@ -307,7 +323,7 @@ class Reconciler:
             return new
         if why.broken is None:
             self._proof_wait = ages.until_proven(rollout.revision)
-        return plan(snapshot, self._context.installation, why)
+        return await self._computed_plan(snapshot, why)
 
     async def _is_current(self, snapshot: Snapshot) -> bool:
         """Whether the API server still has this spec for this operator: otherwise nothing is written."""

@@ -67,20 +67,6 @@ class Record:
         """Unpack the object."""
         return json.loads(zlib.decompress(self.packed))  # type: ignore[no-any-return]
 
-    def supersedes(self, other: "Record | None") -> bool:
-        """Whether this version is newer. Versions are numbers that grow over all objects of a cluster."""
-        return other is None or self.version > other.version
-
-    def replaces(self, other: "Record | None", listed: int | None) -> bool:
-        """Whether this version takes the place of another one.
-
-        A list that began after own write number `listed` shows the present, also if its versions are older: then the
-        storage of the API server has been restored from a backup.
-        """
-        if listed is None or other is None or other.write > listed:
-            return self.supersedes(other)
-        return self.version != other.version
-
 
 class Cache:
     """Owner of the records.
@@ -122,17 +108,19 @@ class Cache:
 
         `listed`: from a list; the number of own writes when it began. Raises UnusableObjectError.
         """
-        record = self._record(body, own)
+        require_identity(body)
+        self.writes += own
         key = Key(body["metadata"]["namespace"], body["metadata"]["name"])
         previous = self._objects.get(key)
-        if record.replaces(previous, listed):
-            self._objects[key] = record
-            self._observe(key, record.body() if record.unusable else body)
-            # The answer to the operator's own write may be the first to show a new spec from a user.
-            if previous is None or (previous.uid, previous.generation) != (record.uid, record.generation):
-                self._notify(key, True)
-            else:
-                self._notify_unless(own, key)
+        if not _replaces(body, previous, listed):
+            return
+        record = self._objects[key] = self._record(body, own)
+        self._observe(key, record.body() if record.unusable else body)
+        # The answer to the operator's own write may be the first to show a new spec from a user.
+        if previous is None or (previous.uid, previous.generation) != (record.uid, record.generation):
+            self._notify(key, True)
+        else:
+            self._notify_unless(own, key)
 
     def delete_object(self, key: Key, uid: str) -> None:
         """Remove the PDDeployment with this uid; another object of the same name may exist."""
@@ -154,11 +142,13 @@ class Cache:
         if previous_owner != key:
             self._remove(location)
             self._notify(previous_owner, False)
+        self.writes += own
+        if not _replaces(body, self._children.get(key, {}).get(child), listed):
+            return
         record = self._record({**body, "kind": kind.name}, own)
-        if record.replaces(self._children.get(key, {}).get(child), listed):
-            self._owners[location] = key
-            self._children.setdefault(key, {})[child] = record
-            self._notify_unless(own, key)
+        self._owners[location] = key
+        self._children.setdefault(key, {})[child] = record
+        self._notify_unless(own, key)
 
     def delete_child(self, namespace: str, child: ChildKey, uid: str = "", *, own: bool = False) -> None:
         """Remove a child. With `uid`, only that one: another child of the same name may exist."""
@@ -201,7 +191,6 @@ class Cache:
         return self._objects.keys()
 
     def _record(self, body: Body, own: bool) -> Record:
-        self.writes += own
         return Record.of(body, self.writes if own else 0)
 
     def _remove(self, location: _Location) -> None:
@@ -215,6 +204,19 @@ class Cache:
         """Report a change of something else than the spec, unless the operator itself has made it."""
         if not own:
             self._notify(key, False)
+
+
+def _replaces(body: Body, other: Record | None, listed: int | None) -> bool:
+    """Whether this version of an object takes the place of another one. Versions grow over all objects of a cluster.
+
+    The watch also shows each version that the operator has written itself. A list that began after own write number
+    `listed` shows the present, also if its versions are older: then the storage of the API server has been restored
+    from a backup.
+    """
+    version = int(body["metadata"]["resourceVersion"])
+    if other is None or listed is None or other.write > listed:
+        return other is None or version > other.version
+    return version != other.version
 
 
 def _text(body: Body) -> bytes:

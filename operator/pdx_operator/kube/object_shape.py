@@ -47,11 +47,11 @@ def wrong_metadata(metadata: Body) -> tuple[str, ...]:
 
 
 def is_deeper(value: Any, levels: int) -> bool:
-    """Whether lists and mappings are nested deeper than so many levels."""
-    containers = [value] if isinstance(value, Mapping | list) else []
+    """Whether lists and dicts are nested deeper than so many levels."""
+    containers = [value] if isinstance(value, dict | list) else []
     for _ in range(levels):
-        members = (outer.values() if isinstance(outer, Mapping) else outer for outer in containers)
-        containers = [inner for outer in members for inner in outer if isinstance(inner, Mapping | list)]
+        members = (outer.values() if isinstance(outer, dict) else outer for outer in containers)
+        containers = [inner for outer in members for inner in outer if isinstance(inner, (dict, list))]
         if not containers:
             return False
     return True

@@ -6,6 +6,9 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from pdx_api import logs
+from pdx_api.kube import informer
+from pdx_operator.app import main
 from pdx_operator.app.main import handle_loop_error, parse_arguments
 
 
@@ -14,6 +17,20 @@ def test_flags() -> None:
     assert settings.namespaces == ("a", "b")
     assert settings.health_port == 1
     assert not parse_arguments([]).verbose
+
+
+@pytest.mark.parametrize("flags", [[], ["--verbose"]], ids=["usual", "verbose"])
+def test_verbose_shows_what_informers_watch(flags: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are a part of another package than the operator."""
+    monkeypatch.setattr(logs, "configure", lambda *_: None)
+    loggers = [logging.getLogger(name) for name in ("", "pdx_operator", "pdx_api", "kopf", "kopf.objects")]
+    before = [logger.level for logger in loggers]
+    try:
+        main._configure_logs(parse_arguments(flags))
+        assert informer.log.isEnabledFor(logging.DEBUG) is bool(flags)
+    finally:
+        for logger, level in zip(loggers, before, strict=True):
+            logger.setLevel(level)
 
 
 def test_flags_of_gateways() -> None:

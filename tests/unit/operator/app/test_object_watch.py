@@ -175,3 +175,17 @@ def test_a_silent_watch_fails_the_probe(monkeypatch: pytest.MonkeyPatch) -> None
     assert operator.is_alive()
     operator._informers[None][3].last_active -= 1000
     assert not operator.is_alive()
+
+
+async def test_a_reconcile_waits_a_while_until_the_watch_has_been_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    setup = _Setup(None)
+    await setup.watch.caught_up()
+    setup.watch._bodies.caught_up.clear()
+    waiting = asyncio.create_task(setup.watch.caught_up())
+    await asyncio.sleep(0.01)
+    assert not waiting.done()
+    setup.watch._bodies.caught_up.set()
+    await asyncio.wait_for(waiting, 0.5)
+    setup.watch._bodies.caught_up.clear()
+    monkeypatch.setattr(object_watch, "_BEHIND_SECONDS", 0.01)
+    await asyncio.wait_for(setup.watch.caught_up(), 5)

@@ -12,7 +12,8 @@ class _Work:
     """Reconciles that end when the test says so."""
 
     def __init__(self, slots: int) -> None:
-        self._slots = FairSlots(slots)
+        self._slots = FairSlots(slots, lambda: self.now)
+        self.now = 0.0
         self.begun: list[str] = []
         self._ends: dict[str, asyncio.Event] = {}
         self.tasks: dict[str, asyncio.Task[None]] = {}
@@ -43,11 +44,27 @@ async def test_a_namespace_waits_for_one_turn_of_another(slots: int) -> None:
     work = _Work(slots)
     await work.begin("a", *(f"a{number}" for number in range(100)))
     held = len(work.begun)
-    assert held == max(1, slots * 3 // 4)
+    assert held == max(1, slots // 8)
     await work.begin("b", "b0", "b1")
     if "b0" not in work.begun:
         await work.end(work.begun[0])
     assert "b0" in work.begun
+
+
+async def test_a_namespace_holds_few_slots_while_another_one_is_active() -> None:
+    work = _Work(16)
+    await work.begin("a", *(f"a{number}" for number in range(20)))
+    assert len(work.begun) == 2
+    await work.begin("b", "b0")
+    await work.end("b0")
+    await work.end("a0")
+    assert work.begun == ["a0", "a1", "b0"], "one is left, and no other begins"
+    work.now = 1.9
+    await work.end("a1")
+    assert work.begun[3:] == ["a2"]
+    work.now = 2.0
+    await work.end("a2")
+    assert work.begun[4:] == ["a3", "a4"]
 
 
 async def test_waiting_namespaces_take_turns() -> None:

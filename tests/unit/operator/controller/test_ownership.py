@@ -3,6 +3,7 @@
 import asyncio
 import copy
 import json
+import threading
 from dataclasses import replace
 from datetime import UTC, datetime
 from types import SimpleNamespace
@@ -13,6 +14,7 @@ import pytest
 from pdx_api.kube.client import Cluster, ConflictError
 from pdx_api.kube.kinds import Kind
 from pdx_api.names import API_VERSION, KIND
+from pdx_operator.controller import reconciler
 from pdx_operator.controller.claims import Claims
 from pdx_operator.controller.crd_check import CRDCheck
 from pdx_operator.controller.fair_slots import FairSlots
@@ -23,6 +25,7 @@ from pdx_operator.controller.transfer_poller import TransferPoller
 from pdx_operator.kube.cache import Cache
 from pdx_operator.kube.event_recorder import EventRecorder
 from pdx_operator.kube.resources import Key
+from pdx_operator.plan import reconcile_plan
 from pdx_operator.render.gateway import Installation
 from pdx_operator.render.rbac import RoleKind
 from tests.component.harness import eventually
@@ -94,10 +97,11 @@ class _Setup:
             gateway_upgrades=GatewayUpgrades(1, lambda: 0.0, lambda key: None),
             crd_check=check,
             intervals=Intervals(),
-            reconciles=FairSlots(1),
-            large_reconciles=FairSlots(1),
+            reconciles=FairSlots(1, lambda: 0.0),
+            large_reconciles=FairSlots(1, lambda: 0.0),
             pod_lists=asyncio.Semaphore(1),
             ready=cast("Any", None),
+            caught_up=lambda: asyncio.sleep(0),
             now=lambda: datetime.now(UTC),
             clock=lambda: 0.0,
             random=lambda: 0.5,
@@ -132,6 +136,41 @@ async def test_large_objects_are_reconciled_one_by_one(size: int) -> None:
     async with context.reconciles.slot("ns"):  # an ordinary one takes no part of theirs
         await eventually(lambda: server.writes)
     task.cancel()
+    await asyncio.wait([task])
+
+
+async def test_a_large_object_rests_and_is_planned_in_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise the API server and the loop would be busy with one tenant's objects only."""
+    server, threads, times = _Server(), set[str](), iter(range(100))
+    server.body["spec"]["noise"] = "x" * 2**17
+    server.body["status"] = {"operator": MINE}
+    setup = _Setup(server)
+    compute = reconcile_plan.plan
+
+    def plan(*arguments: Any) -> Any:
+        threads.add(threading.current_thread().name)
+        return compute(*arguments)
+
+    monkeypatch.setattr(reconciler, "plan", plan)
+    monkeypatch.setattr(reconciler, "_REST", 1e6)
+    context = replace(
+        setup.reconciler._context, ready=lambda namespace: asyncio.sleep(0), clock=lambda: float(next(times))
+    )
+    task = asyncio.create_task(Reconciler(KEY, context).run())
+    await eventually(lambda: server.writes)
+    await asyncio.sleep(0.05)
+    waiting = asyncio.create_task(_hold(context.large_reconciles))
+    await asyncio.sleep(0.05)
+    assert not waiting.done(), "the slot is still taken"
+    assert threading.main_thread().name not in threads
+    for each in (task, waiting):
+        each.cancel()
+    await asyncio.wait([task, waiting])
+
+
+async def _hold(slots: FairSlots) -> None:
+    async with slots.slot("other"):
+        pass
 
 
 async def test_of_two_claims_one_wins() -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from pdx_api.kube.kinds import KIND_OF
 from pdx_api.names import API_VERSION, KIND
-from pdx_operator.app.kopf_session import usable_event
+from pdx_operator.app.kopf_session import Bodies, usable_event
 from pdx_operator.app.object_summary import ObjectSummary
 from pdx_operator.kube.cache import Cache, Record
 from pdx_operator.kube.object_shape import LEVELS, UnusableObjectError, is_deeper
@@ -64,10 +64,31 @@ def test_an_odd_object_is_one_invalid_object(body: dict[str, Any], reason: str) 
 
 
 @pytest.mark.parametrize(("body", "reason"), ODD.values(), ids=ODD)
-def test_kopf_gets_the_stub_of_an_odd_object(body: dict[str, Any], reason: str) -> None:
-    event = json.loads(usable_event(json.dumps({"type": "ADDED", "object": body}).encode()))
-    assert reason in json.loads(json.dumps(plan_of(event["object"])))
-    assert not is_deeper(event, LEVELS + 1)
+def test_an_odd_object_that_kopf_reports_is_one_invalid_object(body: dict[str, Any], reason: str) -> None:
+    bodies = Bodies()
+    event = json.loads(usable_event(json.dumps({"type": "ADDED", "object": body}).encode(), bodies))
+    held = bodies.take(event["object"])
+    assert held is not None
+    assert reason in json.loads(json.dumps(plan_of(dict(held))))
+
+
+def test_kopf_gets_identities_and_the_handler_the_newest_object() -> None:
+    bodies = Bodies()
+
+    def receive(kind: str, version: int) -> dict[str, Any]:
+        body = _object()
+        body["metadata"]["resourceVersion"] = str(version)
+        event = json.loads(usable_event(json.dumps({"type": kind, "object": body}).encode(), bodies))
+        assert set(event["object"]["metadata"]) == {"namespace", "name", "uid", "resourceVersion"}
+        return dict(event["object"])
+
+    first, second = receive("ADDED", 1), receive("MODIFIED", 2)
+    taken = bodies.take(first)
+    assert taken is not None
+    assert (taken["metadata"]["resourceVersion"], bodies.take(second)) == ("2", None)
+    third = receive("MODIFIED", 3)
+    receive("DELETED", 4)
+    assert bodies.take(third) is None
 
 
 def plan_of(body: dict[str, Any]) -> str:
@@ -90,19 +111,19 @@ def test_an_object_without_an_identity_is_refused(metadata: Any) -> None:
         Record.of(body)
     with pytest.raises(UnusableObjectError):
         Cache(lambda *_: None).upsert_child(KIND_OF["Service"], body)
-    assert usable_event(json.dumps({"type": "MODIFIED", "object": body}).encode()) == b""
+    assert usable_event(json.dumps({"type": "MODIFIED", "object": body}).encode(), Bodies()) == b""
 
 
 @pytest.mark.parametrize(
     "line", [b"", b"{", b"[]", b"7", b'{"type": "ADDED"}', b'{"object": {}}', b'{"type": 1, "object": []}']
 )
 def test_a_line_without_an_event_is_skipped(line: bytes) -> None:
-    assert usable_event(line) == b""
+    assert usable_event(line, Bodies()) == b""
 
 
 def test_other_events_pass() -> None:
     event = {"type": "BOOKMARK", "object": {"metadata": {"resourceVersion": "9"}}}
-    assert json.loads(usable_event(json.dumps(event).encode())) == event
+    assert json.loads(usable_event(json.dumps(event).encode(), Bodies())) == event
 
 
 def test_an_object_of_the_most_levels_is_usable() -> None:
