@@ -74,10 +74,16 @@ Run `kubectl pdx COMMAND --help` for the flags of a command. To list objects: ku
 _OUTPUT_ERRORS: Final = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF}
 """Errors of a stream that has no file name: the output cannot be written."""
 
+_NAME_ERRORS: Final = {errno.ENAMETOOLONG, errno.ELOOP}
+"""Errors of a path that the user wrote, whatever it is read for."""
+_LONGEST_PATH: Final = 100
+"""Characters of a path that a sentence quotes."""
+
 
 def main(argv: Sequence[str] | None = None, prog: str = "pdx") -> int:
     """Run one command and return the exit code."""
     streams.open_closed()
+    streams.replace_unwritable()
     args = list(sys.argv[1:] if argv is None else argv)
     try:
         if {"_ARGCOMPLETE", "COMP_LINE", "COMP_POINT"} <= os.environ.keys():
@@ -103,6 +109,9 @@ def main(argv: Sequence[str] | None = None, prog: str = "pdx") -> int:
         _discard_output()
         return ExitCode.FAILED
     except OSError as error:
+        if error.errno in _NAME_ERRORS and error.filename is not None:
+            streams.report(f"{prog}: {_shown(str(error.filename))} is not a usable path: {error.strerror}.")
+            return ExitCode.INVALID
         if error.filename is not None or error.errno not in _OUTPUT_ERRORS:
             raise
         _discard_output()
@@ -129,6 +138,10 @@ def _run(args: Sequence[str], prog: str) -> int:
     assert chosen is not None, "argparse refuses a missing command"
     check_extra(parser, chosen, extra, lambda: parser_of((chosen,), "pdx")[0])
     return int(importlib.import_module(COMMANDS[chosen][0]).run(parsed))
+
+
+def _shown(path: str) -> str:
+    return path if len(path) <= _LONGEST_PATH else f"{path[:_LONGEST_PATH]}…"
 
 
 def _discard_output() -> None:

@@ -1,6 +1,8 @@
 """The standard streams: those that were closed before the start (`pdx status >&-`), and sentences on stderr."""
 
+import codecs
 import contextlib
+import io
 import os
 import sys
 from typing import IO, Final
@@ -8,6 +10,30 @@ from typing import IO, Final
 from pdx_api.user_info import without_user_info
 
 _CONTROLS: Final = {code: f"\\x{code:02x}" for code in (*range(32), 127) if chr(code) not in "\t\n"}
+
+_PLAIN: Final = {"→": "->", "…": ".", "µ": "u", "✗": "x", "·": "-", "↑": "^", "↓": "v"}
+"""What is written in place of a character that stdout cannot write."""
+
+
+def replace_unwritable() -> None:
+    """Let stdout write other text in place of what its encoding lacks, instead of an error.
+
+    That is for people. Data for machines must stay complete: `pdx_cli.inputs.formats` escapes it.
+    """
+    codecs.register_error("pdx", _plain)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="pdx")
+
+
+def _plain(error: UnicodeError) -> tuple[str, int]:
+    """Return what is written in place of a character, and where the text goes on."""
+    assert isinstance(error, UnicodeEncodeError), "only text is written"
+    return _PLAIN.get(error.object[error.start], "?"), error.start + 1
+
+
+def encoding() -> str:
+    """Return the name of stdout's encoding."""
+    return getattr(sys.stdout, "encoding", None) or "utf-8"
 
 
 def open_closed() -> None:

@@ -79,7 +79,7 @@ class Parser(argparse.ArgumentParser):
         if error.argument_name is None:  # a missing argument, with Python 3.12.8 and newer
             return error.message
         names, written = error.argument_name.split("/"), {arg.partition("=")[0] for arg in self.given}
-        name = next((each for each in names[1:] if each in written), names[-1])
+        name = next((each for each in names if each in written), names[-1])
         if isinstance(error.__context__, argparse.ArgumentTypeError):
             text = str(error.__context__)
             return f"{name} {text}" if text.startswith("is ") else f"{name}: {text}"
@@ -260,7 +260,10 @@ def existing_run_directory(text: str) -> Path:
 
 def file(text: str) -> Path:
     """Parse a flag that names a file."""
-    return _path(text, "a file")
+    found = _path(text, "a file")
+    if found.is_char_device():  # /dev/zero has no end
+        raise argparse.ArgumentTypeError(f"{text} is a device; name a file")
+    return found
 
 
 def _path(text: str, what: str) -> Path:

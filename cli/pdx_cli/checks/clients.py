@@ -5,6 +5,7 @@ from typing import Final
 
 from pdx_api.names import Mode, Order, Role
 from pdx_cli.checks.findings import Finding, Severity, listed, log_of, wrong
+from pdx_cli.checks.transfer import broken_pairs, is_verified
 from pdx_cli.sources.experience import (
     CLIENT_LIMIT,
     LEAST_FAILURES,
@@ -273,20 +274,32 @@ def whole_requests(observation: Observation) -> Iterator[Finding]:
         sentence = "No prefill engine serves: every request is served whole, by decode engines alone"
         yield impact(sentence, "NotSplitting", "Clients get right answers, later than usual at high load.")
         return
+    yield from _suspended(observation, states)
+
+
+def _suspended(observation: Observation, states: list[Body]) -> Iterator[Finding]:
+    """At least half of the requests are or were served whole, because KV does not move."""
     seen = experience_of(states)
     suspended = seen.not_split.get("suspended", 0)
-    if suspended and suspended >= _LEAST_SPLITS * seen.ended:
-        share = f"{min(100.0, 100 * suspended / seen.ended):.0f} % of requests"
-        yield impact(
-            f"KV does not move: {share} are served whole, by decode engines alone",
-            "NotSplitting",
-            "Clients get right answers, later than usual at high load.",
-        )
+    if not suspended or suspended < _LEAST_SPLITS * seen.ended:
+        return
+    # A request is counted here at its start, so none may have ended yet.
+    share = f"{100 * suspended / max(suspended, seen.ended):.0f} % of requests"
+    remedy = "Clients get right answers, later than usual at high load."
+    if any(state.get("suspendedPairs") != [] for state in states) or any(broken_pairs(observation)):
+        sentence = f"KV does not move: {share} are served whole, by decode engines alone"
+        yield impact(sentence, "NotSplitting", remedy)
+        return
+    past = f"KV did not move for a while: {share} of {seen.period} were served whole"
+    if is_verified(observation):
+        yield Finding(Severity.NOTE, "NotSplitting", f"{past}. It moves again")
+    else:
+        yield impact(f"{past}, and no transfer probe has shown yet that it moves again", "NotSplitting", remedy)
 
 
 def cannot_split(observation: Observation) -> bool:
     """Whether a finding says that requests cannot be split."""
-    return any(whole_requests(observation))
+    return any(finding.severity is not Severity.NOTE for finding in whole_requests(observation))
 
 
 def _states(observation: Observation) -> list[Body]:

@@ -1,6 +1,7 @@
 """Checks of gateways: whether they answer, and which endpoints and requests they report."""
 
 import re
+from collections import Counter
 from collections.abc import Iterator
 from typing import Final
 
@@ -8,7 +9,7 @@ from pdx_api.names import ENGINE_KEY_FLAG, ENGINE_PORT, Mode, Role
 from pdx_api.verification import Cause
 from pdx_cli.checks.clients import cannot_split
 from pdx_cli.checks.engines import connector_off, lacks_connector
-from pdx_cli.checks.findings import Finding, Severity, log_of, shortened, wrong
+from pdx_cli.checks.findings import Finding, Severity, listed, log_of, shortened, wrong
 from pdx_cli.checks.transfer import (
     MIN_SPLIT,
     blocked_ports,
@@ -17,6 +18,7 @@ from pdx_cli.checks.transfer import (
     has_received,
     open_ports,
     outcomes_of,
+    reasons_of,
 )
 from pdx_cli.sources.experience import never_splits
 from pdx_cli.sources.figures import WARM
@@ -25,6 +27,19 @@ from pdx_cli.sources.observation import Body, Gateway, Observation
 _TEMPORARY: Final = r"waits for|no decode|has restarted|not been warmed"
 """Reasons of an endpoint that pass by themselves, or that another finding explains."""
 _HANGS: Final = r"no answer within|no progress"
+
+_WHOLE: Final = {
+    "path": "had a path that is never split",
+    "parameters": "had parameters that cannot be split",
+    "short": "had short prompts",
+    "never": "came while spec.routing.split was Never",
+    "no_prefill": "found no prefill engine that serves",
+    "suspended": "came while KV did not move",
+    "long_queue": "found a queue at their decode engine that is too long for a push",
+}
+"""Reason of `pdx_not_split_total`, without those of the objectives -> what holds for these requests."""
+_CORRECT: Final = {"path", "parameters", "short"}
+"""Reasons that lie in the requests."""
 
 _UNREADY: Final = {
     "Paused": ("EnginePaused", "It is used again as soon as it serves. Nothing counts as its failure."),
@@ -161,12 +176,22 @@ def unsplit_requests(observation: Observation) -> Iterator[Finding]:
             remedy = "Set spec.routing.split: Auto when requests are to be split again."
             yield Finding(Severity.NOTE, "NothingSplit", "spec.routing.split is Never: no request is split", remedy)
             return
-        remedy = (
-            "That is correct for short prompts (routing.disaggregateAboveTokens) and for requests that cannot be "
-            "split; pdx_not_split_total counts the reasons."
-        )
-        sentence = f"All {whole} requests so far were served by decode engines alone"
-        yield Finding(Severity.NOTE, "NothingSplit", sentence, remedy)
+        yield _nothing_split(observation, whole)
+
+
+def _nothing_split(observation: Observation, whole: int) -> Finding:
+    """Return the note with the gateways' own reasons, the most frequent first, as far as they count any."""
+    counts = Counter[str]()
+    for gateway in observation.gateways:
+        counts.update({why: count for why, count in reasons_of(gateway).items() if why in _WHOLE and count})
+    parts = listed(f"{count} {_WHOLE[why]}" for why, count in counts.most_common()) if counts else ""
+    sentence = f"All {whole} requests so far were served by decode engines alone{parts and f': {parts}'}"
+    correct = (
+        "That is correct for short prompts (routing.disaggregateAboveTokens) and for requests that cannot be split"
+    )
+    is_correct = counts.keys() <= _CORRECT
+    remedy = f"{correct}; pdx_not_split_total counts the reasons." if is_correct else "pdx_not_split_total counts them."
+    return Finding(Severity.NOTE, "NothingSplit", sentence, remedy)
 
 
 def lost_handoffs(observation: Observation) -> Iterator[Finding]:

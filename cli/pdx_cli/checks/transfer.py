@@ -74,7 +74,7 @@ _NOT_VERIFIABLE: Final = ("Aggregated", "Disabled", "NotVerifiedYet")
 
 def failed_transfers(observation: Observation) -> Iterator[Finding]:
     """An engine has recently logged a failed transfer, and no transfer probe has succeeded since."""
-    if _is_verified(observation):
+    if is_verified(observation):
         return
     for engine in observation.engines:
         lines = re.split(_KV_ARRIVED, engine.log)[-1].splitlines()
@@ -131,7 +131,7 @@ def _peer(engine: Engine) -> str:
     return f" at {':'.join(peers[-1])}" if peers else ""
 
 
-def _is_verified(observation: Observation) -> bool:
+def is_verified(observation: Observation) -> bool:
     """Whether transfer probes have shown that KV moves to and from every engine."""
     status = observation.condition(ConditionType.KV_TRANSFER_VERIFIED).get("status")
     verdicts = {_result(gateway).verdict for gateway in observation.gateways}
@@ -246,8 +246,12 @@ def outcomes_of(gateway: Gateway) -> Mapping[str, int]:
 
 def bursts_of(gateway: Gateway) -> int:
     """Return how many requests decode engines served alone because of the objectives, since the gateway's start."""
-    counts = (gateway.state or {}).get("notSplit") or {}
-    return sum(counts.get(why, 0) for why in BURSTS)
+    return sum(reasons_of(gateway).get(why, 0) for why in BURSTS)
+
+
+def reasons_of(gateway: Gateway) -> Mapping[str, int]:
+    """Return how many requests were not split for each reason (`pdx_not_split_total`), since the gateway's start."""
+    return (gateway.state or {}).get("notSplit") or {}
 
 
 def _computes_again(requests: int, tokens: PromptTokens) -> bool:

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from pdx_api.vllm.assumptions import OPEN, Difference, Value, assumptions, differences, expected
 from pdx_api.vllm.versions import TESTED, VERSIONS, abilities, minor
+from pdx_cli import streams, usage
 from pdx_cli.contract.check import Broken, compare, read
 from pdx_cli.contract.sources import DISTRIBUTIONS, opened
 from pdx_cli.errors import ExitCode, InputError
@@ -51,7 +52,10 @@ class Report:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `pdx check-vllm`."""
     parser.add_argument(
-        "vllm", metavar="PATH|WHEEL|VERSION", help="an installed vLLM's folder, a wheel, or a version to download"
+        "vllm",
+        type=usage.text("name a folder with vLLM, a wheel, or a version such as 0.32.0"),
+        metavar="PATH|WHEEL|VERSION",
+        help="an installed vLLM's folder, a wheel, or a version to download",
     )
     parser.add_argument(
         "--distribution",
@@ -67,7 +71,10 @@ def run(args: argparse.Namespace) -> int:
     """Read vLLM's code and print the report; 1 if an assumption does not hold."""
     report = _extract(args.vllm) if args.vllm.endswith(".json") else _read(args.vllm, args.distribution)
     if args.format == "json":
-        print(formats.printed({"version": report.version, "values": report.values}, args.format), end="")
+        print(
+            formats.printed({"version": report.version, "values": report.values}, args.format, streams.encoding()),
+            end="",
+        )
     else:
         print(_text(report))
     return ExitCode.FAILED if report.broken else ExitCode.DONE

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from pdx_api.words import did_you_mean
-from pdx_cli import usage
+from pdx_cli import streams, usage
 from pdx_cli.errors import CommandError, InputError
 from pdx_cli.inputs import formats, target, times
 from pdx_cli.inputs.target import InCluster, Local
@@ -79,7 +79,7 @@ def run(args: argparse.Namespace) -> int:
     if args.format == "text":
         print_report(observation, findings)
     else:
-        print(formats.printed(as_json(observation, findings), args.format), end="")
+        print(formats.printed(as_json(observation, findings), args.format, streams.encoding()), end="")
     if args.bundle is not None:
         _write_bundle(args.bundle, observation, findings)
     return 0 if is_healthy(findings) else 1

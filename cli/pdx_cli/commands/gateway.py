@@ -7,6 +7,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from pdx_api.connectors.nixl import ENFORCE
+from pdx_api.hosts import host_problem
 from pdx_api.names import ADMIN_PORT, GATEWAY_PORT, Role
 from pdx_api.user_info import shown_url
 from pdx_api.version import pdx_version
@@ -217,11 +218,14 @@ def _url(text: str) -> Address:
     is_host = bool(host) and not re.search(r"[\s@]", text)
     if parts.scheme != "http" or not host or not is_host or not port or parts.path not in ("", "/") or parts.query:
         raise _invalid_url(text)
+    if problem := host_problem(host):
+        raise _invalid_url(text, problem)
     return Address(host, port)
 
 
-def _invalid_url(text: str) -> InputError:
-    return InputError(f"{shown_url(text.strip())} is not the URL of an engine; write http://HOST:PORT.")
+def _invalid_url(text: str, problem: str = "") -> InputError:
+    why = problem and f": {problem}"
+    return InputError(f"{shown_url(text.strip())} is not the URL of an engine{why}; write http://HOST:PORT.")
 
 
 def _address(flag: str, text: str) -> Address:
@@ -230,6 +234,10 @@ def _address(flag: str, text: str) -> Address:
     if usage.is_url(text):
         raise InputError(f"{flag} {text} is a URL; write HOST:PORT, for example 127.0.0.1:{GATEWAY_PORT}.")
     try:
-        return parse_address(text)
+        address = parse_address(text)
     except ValueError as error:
         raise InputError(f"{flag} {error}.") from error
+    if problem := host_problem(address.host):
+        example = f"127.0.0.1:{GATEWAY_PORT}"
+        raise InputError(f"{flag} {text} is not an address: {problem}; write HOST:PORT, for example {example}.")
+    return address

@@ -4,7 +4,7 @@ import argparse
 import os
 from typing import Final
 
-from pdx_cli import usage
+from pdx_cli import streams, usage
 from pdx_cli.errors import InputError
 from pdx_cli.inputs import formats, wiring
 from pdx_cli.probing.question import Question, engine_url
@@ -69,5 +69,5 @@ def run(args: argparse.Namespace) -> int:
     if args.format == "text":
         print("\n".join(lines_of(report)))
     else:
-        print(formats.printed(as_json(report), args.format), end="")
+        print(formats.printed(as_json(report), args.format, streams.encoding()), end="")
     return EXIT_CODES[report.outcome]

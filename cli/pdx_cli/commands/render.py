@@ -48,13 +48,13 @@ def run(args: argparse.Namespace) -> int:
     from pdx_cli.inputs import document  # not for --help
 
     found = [(f, each) for f in document.sources_of(args) for each in document.load_all(f, args.assignments, args.name)]
-    from pdx_cli.display.manifests import PRINTED, in_namespace, manifests_of, without_devices  # not for errors
+    from pdx_cli.display.manifests import in_namespace, manifests_of, printed, without_devices  # not for errors
 
     manifests = [
         each
         for file, deployment in found
         for each in manifests_of(in_namespace(deployment, args.namespace), file, args.gateway_image)
     ]
-    print(PRINTED[args.format](manifests), end="", flush=True)
+    print(printed(manifests, args.format, streams.encoding()), end="", flush=True)
     streams.report(*without_devices(manifests))
     return 0

@@ -9,6 +9,7 @@ from typing import Any, Final
 from pdx_api.connectors import family_of
 from pdx_api.connectors.families import Pool
 from pdx_api.connectors.nixl import SIDE_CHANNEL_PORT
+from pdx_api.hosts import host_problem
 from pdx_api.names import ENGINE_PORT, Order, Role
 from pdx_api.vllm.versions import NEWEST, OLDEST, VERSIONS, minor
 from pdx_cli import usage
@@ -193,4 +194,7 @@ def _address(flag: str, text: str) -> tuple[str, int]:
     if is_url or not host or not (port.isascii() and port.isdecimal()) or not 0 < int(port) < 65536:
         given = f"{text} is {'a URL' if is_url else 'not an address'}" if text.strip() else "is empty"
         raise InputError(f"{flag} {given}; write HOST:PORT, for example 127.0.0.1:{ENGINE_PORT}.")
+    if problem := host_problem(host):
+        example = f"127.0.0.1:{ENGINE_PORT}"
+        raise InputError(f"{flag} {text} is not an address: {problem}; write HOST:PORT, for example {example}.")
     return host.strip("[]"), int(port)

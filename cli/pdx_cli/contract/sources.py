@@ -59,7 +59,8 @@ def _named(given: str, distribution: str) -> Iterator[Source]:
         with tempfile.TemporaryDirectory(prefix="pdx-vllm-") as directory:
             yield from _wheel(download(f"{distribution}=={given}", Path(directory)))
     else:
-        raise InputError(f"{given} does not exist; name a folder with vLLM, a wheel, or a version such as 0.32.0.")
+        problem = "is neither a file nor a folder" if path.exists() else "does not exist"
+        raise InputError(f"{given} {problem}; name a folder with vLLM, a wheel, or a version such as 0.32.0.")
 
 
 def _folder(given: Path) -> Source:

@@ -4,7 +4,6 @@ import argparse
 import asyncio
 import contextlib
 import dataclasses
-import json
 import math
 import os
 import signal
@@ -17,7 +16,7 @@ from typing import Any, Final
 from rich.console import Console
 from rich.text import Text
 
-from pdx_cli import interrupts
+from pdx_cli import interrupts, streams
 from pdx_cli.display import keys
 from pdx_cli.display.layout import Page, Title, page, problems
 from pdx_cli.display.legend import Sort
@@ -85,10 +84,10 @@ def _print_page(shown: Page, output: Console) -> None:
 
 def _print_object(report: dict[str, Any], args: argparse.Namespace) -> None:
     if args.format == "json" and not args.once:
-        print(json.dumps(report, ensure_ascii=False), flush=True)
+        print(formats.as_json(report, streams.encoding()), end="", flush=True)
         return
     separator = "---\n" if args.format == "yaml" and not args.once else ""
-    print(f"{separator}{formats.printed(report, args.format)}", end="", flush=True)
+    print(f"{separator}{formats.printed(report, args.format, streams.encoding())}", end="", flush=True)
 
 
 async def _updates(

@@ -1,9 +1,8 @@
 """The objects that the operator applies for a PDDeployment, printed as YAML, JSON or names. Pure."""
 
-import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import yaml
 
@@ -11,6 +10,7 @@ from pdx_api.names import ANNOTATION_INPUTS, ANNOTATION_TEMPLATE, ENGINE_CONTAIN
 from pdx_api.render.engines import pairing_revision
 from pdx_api.spec.types import PDDeployment
 from pdx_cli.errors import InputError
+from pdx_cli.inputs import formats
 from pdx_operator.render.children import children
 from pdx_operator.render.gateway import Installation
 from pdx_operator.render.objects import Manifest
@@ -58,16 +58,23 @@ def without_devices(manifests: Iterable[Manifest]) -> Iterator[str]:
             )
 
 
+def printed(manifests: Iterable[Manifest], form: str, encoding: str) -> str:
+    """Return the manifests as yaml, json or name, complete in the encoding."""
+    if form == "json":
+        return to_json(manifests, encoding)
+    return to_yaml(manifests) if form == "yaml" else to_names(manifests)
+
+
 def to_yaml(manifests: Iterable[Manifest]) -> str:
-    """Return the manifests as one text of several YAML documents."""
+    """Return the manifests as one text of several YAML documents, in ASCII."""
     printed = (_without_records(manifest) for manifest in manifests)
     return yaml.dump_all(printed, Dumper=_Dumper, sort_keys=False, width=120)
 
 
-def to_json(manifests: Iterable[Manifest]) -> str:
+def to_json(manifests: Iterable[Manifest], encoding: str) -> str:
     """Return the manifests as one List, as `kubectl get -o json` prints several objects."""
     items = [_without_records(manifest) for manifest in manifests]
-    return json.dumps({"apiVersion": "v1", "kind": "List", "items": items}, indent=2, ensure_ascii=False) + "\n"
+    return formats.as_json({"apiVersion": "v1", "kind": "List", "items": items}, encoding, indent=2)
 
 
 def to_names(manifests: Iterable[Manifest]) -> str:
@@ -97,6 +104,3 @@ def _without_records(manifest: Manifest) -> Manifest:
     kept = {key: value for key, value in annotations.items() if key not in (ANNOTATION_INPUTS, ANNOTATION_TEMPLATE)}
     metadata = {key: value for key, value in manifest["metadata"].items() if key != "annotations"}
     return {**manifest, "metadata": {**metadata, **({"annotations": kept} if kept else {})}}
-
-
-PRINTED: Final = {"yaml": to_yaml, "json": to_json, "name": to_names}

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from pdx_api.names import Mode
 from pdx_api.verification import Finding, Verdict
-from pdx_cli import usage
+from pdx_cli import streams, usage
 from pdx_cli.display.lines import line, shortened, wrapped
 from pdx_cli.inputs import formats
 from pdx_cli.runs import reaper
@@ -82,7 +82,7 @@ def run(args: argparse.Namespace) -> int:
         print("".join(f"{report.run.name}\n" for report in reports), end="")
     elif args.format != "text":
         objects = [*(each.as_json() for each in reports), *(_ended_as_json(*each, now) for each in ended)]
-        print(formats.printed(objects, args.format), end="")
+        print(formats.printed(objects, args.format, streams.encoding()), end="")
     else:
         for report in reports:
             _print(report)

@@ -1,9 +1,7 @@
 """The terminal of `pdx top`: its screen, its keys and its size. It is restored however the command ends."""
 
 import asyncio
-import codecs
 import contextlib
-import io
 import os
 import shutil
 import signal
@@ -17,14 +15,14 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
+from pdx_cli import streams
+
 _BEGIN: Final = "\x1b[?2026h"
 _END: Final = "\x1b[?2026l"
 """Around an update, which terminals then show at once."""
 _NO_WRAP: Final = "\x1b[?7l"
 _WRAP: Final = "\x1b[?7h"
 """A line that is longer than a very narrow terminal is cut, so that the head stays on the screen."""
-_PLAIN: Final = {"→": "->", "…": ".", "µ": "u", "✗": "x", "↑": "^", "↓": "v"}
-"""What is written in place of a character that stdout cannot write."""
 
 
 def is_interactive(environment: Mapping[str, str]) -> bool:
@@ -46,17 +44,9 @@ def size() -> os.terminal_size:
 
 def console(columns: int) -> Console:
     """Return the console on stdout, in so many columns. NO_COLOR switches its colours off."""
-    codecs.register_error("pdx", _plain)
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="pdx")
+    streams.replace_unwritable()
     # Without a height, rich takes 80 columns for a terminal whose TERM is dumb. FORCE_COLOR does not make a pipe one.
     return Console(width=columns, height=size().lines, force_terminal=is_interactive(os.environ), highlight=False)
-
-
-def _plain(error: UnicodeError) -> tuple[str, int]:
-    """Return what is written in place of a character, and where the text goes on."""
-    assert isinstance(error, UnicodeEncodeError), "only text is written"
-    return _PLAIN.get(error.object[error.start], "?"), error.start + 1
 
 
 class Terminal:

@@ -2,6 +2,7 @@
 
 import argparse
 import copy
+import os
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -216,7 +217,7 @@ def _contains(body: Any, path: Sequence[int | str]) -> bool:
 
 
 def _parsed(assignment: str) -> _Assignment:
-    path, equals, text = assignment.partition("=")
+    path, equals, text = _decoded(assignment).partition("=")
     steps = re.sub(r"\[(\d+)\]", r".\1", path.strip()).split(".")
     if not equals or not all(steps):
         raise InputError(f"--set {assignment!r} is not PATH=VALUE; write for example spec.decode.replicas=2.")
@@ -227,6 +228,14 @@ def _parsed(assignment: str) -> _Assignment:
         raise InputError(f"--set {path}: the value is empty; write null to remove the field, or '\"\"' for empty text.")
     value = value_of(text, f"--set {path}")
     return _Assignment(tuple(int(s) if s.isdecimal() else s for s in steps), path.strip(), value)
+
+
+def _decoded(assignment: str) -> str:
+    """Return an assignment as UTF-8, also where the locale has another encoding; raises InputError."""
+    try:
+        return os.fsencode(assignment).decode() if re.search("[\ud800-\udfff]", assignment) else assignment
+    except UnicodeError as error:
+        raise InputError(f"--set {assignment!r} has a character that is not UTF-8; write it in UTF-8.") from error
 
 
 def _assigned(body: Any, change: _Assignment) -> Any:

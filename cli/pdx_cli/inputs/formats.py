@@ -2,6 +2,7 @@
 
 import argparse
 import json
+from collections.abc import Callable
 from typing import Any
 
 
@@ -21,11 +22,34 @@ def add_arguments(parser: argparse.ArgumentParser, *formats: str) -> argparse.Ac
     return added
 
 
-def printed(value: Any, form: str) -> str:
-    """Return a value of JSON's types in the format."""
-    if form == "yaml":
-        import yaml
+def printed(value: Any, form: str, encoding: str) -> str:
+    """Return a value of JSON's types in the format, complete in the encoding."""
+    if form != "yaml":
+        return as_json(value, encoding, indent=2)
+    import yaml
 
-        plain = json.loads(json.dumps(value, default=str))
-        return yaml.safe_dump(plain, sort_keys=False, width=120, allow_unicode=True)
-    return json.dumps(value, indent=2, ensure_ascii=False, default=str) + "\n"
+    plain = json.loads(json.dumps(value, default=str))
+
+    def dumped(is_escaped: bool) -> str:
+        return yaml.safe_dump(plain, sort_keys=False, width=120, allow_unicode=not is_escaped)
+
+    return _complete(dumped, encoding)
+
+
+def as_json(value: Any, encoding: str, *, indent: int | None = None) -> str:
+    """Return a value of JSON's types as JSON, complete in the encoding; on one line without an indent."""
+
+    def dumped(is_escaped: bool) -> str:
+        return json.dumps(value, indent=indent, ensure_ascii=is_escaped, default=str) + "\n"
+
+    return _complete(dumped, encoding)
+
+
+def _complete(dumped: Callable[[bool], str], encoding: str) -> str:
+    """Return the text with its characters as they are, or escaped if the encoding lacks one."""
+    text = dumped(False)
+    try:
+        text.encode(encoding)
+    except UnicodeEncodeError:
+        return dumped(True)
+    return text

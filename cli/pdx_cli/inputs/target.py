@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+from pdx_api.hosts import host_problem
 from pdx_api.names import ADMIN_PORT
 from pdx_api.user_info import shown_url
 from pdx_api.words import did_you_mean
@@ -251,4 +252,6 @@ def admin_host(url: str) -> str:
         raise InputError(
             f"--admin {shown} is not the URL of an admin port; write http://HOST:PORT, for example {_ADMIN}."
         )
+    if problem := host_problem(parts.hostname or ""):
+        raise InputError(f"--admin {shown_url(url)} names no host: {problem}; write for example {_ADMIN}.")
     return parts.netloc

@@ -5,6 +5,7 @@ Refuses duplicate keys, as the API server does; YAML's own loader would keep the
 
 import codecs
 import errno
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -28,6 +29,16 @@ _LISTS: Final = ("List", f"{KIND}List")
 _MERGE: Final = "tag:yaml.org,2002:merge"
 _BOOL: Final = "tag:yaml.org,2002:bool"
 _NULL: Final = "tag:yaml.org,2002:null"
+_PARSED: Final = {
+    "tag:yaml.org,2002:int": "number",
+    "tag:yaml.org,2002:float": "number",
+    "tag:yaml.org,2002:timestamp": "date",
+}
+"""Tag of a value that is made from its text -> what it is."""
+_LONGEST_NUMBER: Final = 100
+"""Characters."""
+_UNUSABLE: Final = re.compile("[\0\ud800-\udfff]")
+"""Characters that an escape can write, but that no argument, variable or file has: NUL, and halves of others."""
 _BEGUN: Final = {"[": "list with [", "{": "mapping with {", '"': "text in quotes", "'": "text in quotes"}
 """First character of what an error ends -> what it is."""
 
@@ -106,6 +117,8 @@ def documents_of(text: str, name: str) -> list[Document]:
                 raise InputError(*_listed(name, duplicates))
             if _size(node, {}) > MAX_VALUES:
                 raise InputError(f"{name} expands to more than {MAX_VALUES} values; write it without anchors.")
+            if wrong := _unusable(node):
+                raise InputError(f"{name}:{wrong[0]}: {wrong[1]}.")
             body = loader.construct_document(node)
             if body is not None:
                 documents.append(Document(name, body, node))
@@ -113,8 +126,6 @@ def documents_of(text: str, name: str) -> list[Document]:
         raise InputError(f"{name} is not YAML{position(error, text)}.") from error
     except RecursionError as error:
         raise InputError(f"{name} is nested too deep; write fewer levels.") from error
-    except ValueError as error:  # for example a date that does not exist
-        raise InputError(f"{name} is not YAML that can be read: {' '.join(str(error).split())}.") from error
     finally:
         loader.dispose()
     return documents
@@ -126,13 +137,13 @@ def value_of(text: str, name: str) -> Any:
         node = yaml.compose(text, Loader=yaml.SafeLoader)
         if node is not None and (duplicate := next(_duplicates(node), None)) is not None:
             raise InputError(f"{name}: the key {duplicate[0]} appears twice; write it once.")
+        if node is not None and (wrong := _unusable(node)):
+            raise InputError(f"{name}: {wrong[1]}.")
         return yaml.safe_load(text)
     except yaml.YAMLError as error:
         raise InputError(f"{name}: {text!r} is not a YAML value{position(error, text)}.") from error
     except RecursionError as error:
         raise InputError(f"{name}: the value is nested too deep; write fewer levels.") from error
-    except ValueError as error:  # for example a date that does not exist
-        raise InputError(f"{name}: {text!r} is not a YAML value: {' '.join(str(error).split())}.") from error
 
 
 def position(error: yaml.YAMLError, text: str) -> str:
@@ -297,6 +308,41 @@ def _duplicates(root: yaml.Node) -> Iterator[tuple[str, int, int]]:
                 pending.append(value)
         elif isinstance(node, yaml.SequenceNode):
             pending.extend(node.value)
+
+
+def _unusable(root: yaml.Node) -> tuple[int, str] | None:
+    """Return the line of a value that is YAML but that nothing can use, and what is wrong; None if there is none."""
+    loader = yaml.SafeLoader("")
+    for node in _scalars(root):
+        line, text = node.start_mark.line + 1, node.value
+        if odd := _UNUSABLE.search(text):
+            return line, f"a text has the character U+{ord(odd[0]):04X}, which no program can receive; remove it"
+        if node.tag not in _PARSED:
+            continue
+        if len(text) > _LONGEST_NUMBER:
+            return (
+                line,
+                f"a number has more than {_LONGEST_NUMBER} characters; write a smaller one, or a text in quotes",
+            )
+        try:
+            loader.construct_object(node)
+        except ValueError as error:  # for example a date that does not exist
+            return line, f"{text} is no {_PARSED[node.tag]} ({' '.join(str(error).split())}); put a text in quotes"
+    return None
+
+
+def _scalars(root: yaml.Node) -> Iterator[yaml.ScalarNode]:
+    """Yield each text, number and date, also of keys. An anchored node is visited once."""
+    seen: set[int] = set()
+    pending = [root]
+    while pending:
+        node = pending.pop()
+        if isinstance(node, yaml.ScalarNode):
+            yield node
+        elif id(node) not in seen:
+            seen.add(id(node))
+            pairs = node.value if isinstance(node, yaml.MappingNode) else [(each,) for each in node.value]
+            pending.extend(reversed([each for pair in pairs for each in pair]))
 
 
 def _size(node: yaml.Node, sizes: dict[int, int]) -> int:

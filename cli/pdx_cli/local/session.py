@@ -116,7 +116,7 @@ class Session:
 def _write(files: Mapping[str, str]) -> None:
     for path, content in files.items():
         Path(path).parent.mkdir(exist_ok=True)
-        Path(path).write_text(content)
+        Path(path).write_text(content, encoding="utf-8")
 
 
 def _names(programs: Sequence[Program]) -> str:

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -50,7 +51,7 @@ Show = Callable[[Sequence[Progress]], None]
 @contextlib.contextmanager
 def display() -> Iterator[Show]:
     """Show progress on stderr: as a live table on a terminal, as occasional lines elsewhere."""
-    console = Console(stderr=True, highlight=False)
+    console = Console(stderr=True, highlight=False, width=shutil.get_terminal_size().columns)
     if not console.is_terminal:
         yield _plain()
         return

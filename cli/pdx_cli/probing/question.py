@@ -6,6 +6,7 @@ from urllib.parse import urlsplit
 
 from pdx_api.connectors.base import Connector
 from pdx_api.connectors.families import Family, Pull
+from pdx_api.hosts import host_problem
 from pdx_api.names import Order, Role
 from pdx_api.user_info import shown_url
 from pdx_cli.errors import InputError
@@ -56,13 +57,16 @@ def engine_url(flag: str, text: str) -> str:
         raise _invalid(flag, given) from error
     if parts.scheme not in ("http", "https") or not host or port == 0 or re.search(r"[\s@]", given):
         raise _invalid(flag, given)
+    if problem := host_problem(host):
+        raise _invalid(flag, given, problem)
     base = f"{parts.scheme}://{parts.netloc}"
     if parts.path.strip("/") or parts.query or parts.fragment:
         raise InputError(f"{flag} {given} has a path; write only {base}.")
     return base
 
 
-def _invalid(flag: str, given: str) -> InputError:
+def _invalid(flag: str, given: str, problem: str = "") -> InputError:
+    why = problem and f": {problem}"
     return InputError(
-        f"{flag} {shown_url(given)} is not the URL of an engine; write http://HOST:PORT or https://HOST:PORT."
+        f"{flag} {shown_url(given)} is not the URL of an engine{why}; write http://HOST:PORT or https://HOST:PORT."
     )

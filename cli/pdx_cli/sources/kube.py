@@ -141,7 +141,8 @@ class Kube(Cluster):
             "GET", POD.path(namespace, pod, "portforward"), header_params={}, auth_settings=["BearerToken"]
         )
         session = aiohttp.ClientSession(connector=self._connector, connector_owner=False, trust_env=False)
-        connection = session.ws_connect(f"{url}?ports={port}", protocols=(PROTOCOL,), headers=headers)
+        proxy = self._api.configuration.proxy
+        connection = session.ws_connect(f"{url}?ports={port}", protocols=(PROTOCOL,), headers=headers, proxy=proxy)
         async with session, connection as channel:
             # HTTP/1.0: the answer ends with the connection and is not chunked.
             request = f"GET {path} HTTP/1.0\r\nHost: {pod}\r\nAccept: */*\r\n\r\n"

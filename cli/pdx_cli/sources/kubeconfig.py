@@ -14,6 +14,8 @@ import yaml
 from kubernetes.aio import client, config
 from kubernetes.aio.config.kube_config import KubeConfigMerger
 
+from pdx_api.kube.environment import ProxyError, proxy_of, url_problem
+from pdx_api.user_info import shown_url
 from pdx_cli.errors import InputError
 from pdx_cli.inputs.target import check_kubeconfig, kubeconfig_paths
 
@@ -29,6 +31,14 @@ _FILES: Final = (
     ("cluster", "certificate-authority", "certificate-authority-data"),
 )
 """Section -> its field with the name of a file, and the field that the client library reads instead, if it is set."""
+_TEXTS: Final = (
+    ("cluster", ("server", "proxy-url", "tls-server-name", "certificate-authority", "certificate-authority-data")),
+    ("user", ("token", "tokenFile", "username", "password")),
+    ("user", ("client-certificate", "client-certificate-data", "client-key", "client-key-data")),
+)
+"""Section -> its fields that are texts."""
+_URLS: Final = ("server", "proxy-url")
+"""Fields of a cluster that are URLs."""
 ANOTHER: Final = "or choose another context with --context."
 """The end of a sentence about a context that cannot be used."""
 
@@ -58,6 +68,8 @@ async def load(kubeconfig: str | None, name: str | None) -> tuple[client.Configu
     check_kubeconfig(kubeconfig)
     paths = kubeconfig_paths(kubeconfig)
     chosen = _context(paths, name)
+    if wrong := _wrong_field(chosen):
+        raise InputError(f"{paths}: {wrong}, {ANOTHER}")
     settings = client.Configuration()
     try:
         with _errors() as errors:
@@ -69,6 +81,10 @@ async def load(kubeconfig: str | None, name: str | None) -> tuple[client.Configu
         raise InputError(f"{text}; correct it, or choose another with --context.") from error
     if errors and not settings.api_key.get("BearerToken"):
         raise InputError(_plugin_error(chosen, errors[0]))
+    try:
+        settings.proxy = settings.proxy or proxy_of(settings.host)
+    except ProxyError as error:
+        raise InputError(f"The environment variable {error}; write http://HOST:PORT, or unset it.") from error
     return settings, chosen
 
 
@@ -100,6 +116,23 @@ def _described(merged: Mapping[str, Any], name: str, context: Mapping[str, Any])
         if found is not None and isinstance(fields, dict):
             sections[kind] = Section(str(context[kind]), fields, Path(found.path).absolute().parent)
     return Context(name, str(context.get("namespace") or "default"), sections)
+
+
+def _wrong_field(context: Context) -> str:
+    """Return which field has a value that the client library cannot use, and what to write; empty if none has."""
+    for kind, names in _TEXTS:
+        section = context.sections.get(kind)
+        fields = section.fields if section is not None else {}
+        for field in names:
+            value = fields.get(field)
+            if value is not None and not isinstance(value, str):
+                return f"the {field} of {kind} {section and section.name} is not a text; correct it"
+            if field in _URLS and value is not None and (problem := url_problem(value)):
+                subject = f"the {field} {shown_url(value)}".rstrip()
+                return (
+                    f"{subject} of {kind} {section and section.name} is not a URL: {problem}; write https://HOST:PORT"
+                )
+    return ""
 
 
 def _missing_file(context: Context) -> str:

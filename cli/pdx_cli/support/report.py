@@ -1,6 +1,7 @@
 """The report of `pdx doctor`: findings as text for people, and as values for programs."""
 
 import dataclasses
+import shutil
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, TextIO
 
@@ -24,7 +25,8 @@ def print_report(
     observation: Observation, findings: Sequence[Finding], file: TextIO | None = None, width: int | None = None
 ) -> None:
     """Print the report for people, on stdout or into a file of so many columns."""
-    console = Console(file=file, highlight=False, soft_wrap=True, width=width)
+    columns = width or shutil.get_terminal_size().columns  # with COLUMNS=0, rich would print nothing
+    console = Console(file=file, highlight=False, soft_wrap=True, width=columns)
     where = f"namespace {observation.namespace}" if observation.namespace is not None else "this machine"
     console.print(Text(f"{observation.name} ({where}): {_verdict(findings)}", "bold"))
     for finding in findings:

@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import os
 import re
 import subprocess
 import sys
@@ -44,6 +45,35 @@ def test_help_names_every_command_and_imports_none() -> None:
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--version"]) == 0
     assert capsys.readouterr().out.startswith("pdx 0.")
+
+
+@pytest.mark.parametrize(
+    "command", [["render"], ["bench"], ["bench", "--report"], ["status", "--run-dir"], ["doctor", "--kubeconfig"]]
+)
+def test_a_path_that_is_too_long(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    more = ["qwen"] if command[-1] == "--kubeconfig" else []
+    assert main([*command, "x" * 300, *more]) == 2
+    message = capsys.readouterr().err
+    assert "too long" in message
+    assert "x" * 60 in message
+    assert "x" * 120 not in message
+
+
+def test_a_path_of_few_characters_is_printed_whole(capsys: pytest.CaptureFixture[str]) -> None:
+    """A file system limits the bytes of a name: these are 4 for each character."""
+    assert main(["status", "--run-dir", "😀" * 64]) == ExitCode.INVALID
+    assert capsys.readouterr().err == f"pdx: {'😀' * 64} is not a usable path: File name too long.\n"
+
+
+@pytest.mark.machine
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+def test_a_terminal_without_unicode(encoding: str) -> None:
+    """The marks of a report are not in its encoding."""
+    command = [sys.executable, "-m", "pdx_cli", "doctor", "--admin", "http://127.0.0.1:1"]
+    shown = subprocess.run(command, capture_output=True, env={**os.environ, "PYTHONIOENCODING": encoding}, check=False)
+    assert shown.returncode == 1
+    assert b"x GatewaySilent" in shown.stdout
+    assert b"Traceback" not in shown.stderr
 
 
 def test_tiny_model_keeps_existing_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 
 import httptools
 
+from pdx_api.hosts import host_problem
 from pdx_api.user_info import shown_url
 from pdx_cli.bench.load.events import EventReader
 from pdx_cli.errors import InputError
@@ -53,7 +54,8 @@ class Server:
     @classmethod
     def of(cls, url: str) -> "Server":
         """Read a URL, with or without /v1 at its end; raises InputError."""
-        instead = f"{shown_url(url)} is not the URL of a server; write for example http://127.0.0.1:8000."
+        shown = f"{shown_url(url)} is not the URL of a server"
+        instead = f"{shown}; write for example http://127.0.0.1:8000."
         try:
             parts = urlsplit(url if "://" in url else f"http://{url}")
             port = parts.port
@@ -61,6 +63,8 @@ class Server:
             raise InputError(instead) from error
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise InputError(instead)
+        if problem := host_problem(parts.hostname):
+            raise InputError(f"{shown}: {problem}; write for example http://127.0.0.1:8000.")
         tls = parts.scheme == "https"
         return cls(parts.hostname, port or (443 if tls else 80), tls, parts.path.rstrip("/").removesuffix("/v1"))
 

@@ -7,6 +7,8 @@ import pytest
 
 from pdx_api.names import Role
 from pdx_api.spec.parse import parse
+from pdx_api.verification import Broken, Cause, Verdict
+from pdx_api.verification import Finding as Result
 from pdx_api.vllm_metrics import PromptTokens
 from pdx_cli.checks.catalogue import CHECKS
 from pdx_cli.checks.findings import Finding, Severity, examine
@@ -190,6 +192,45 @@ def test_the_gateway_is_down(dead: tuple[EndedProcess, ...]) -> None:
 def test_kv_that_does_not_move_is_said_with_its_share() -> None:
     findings = here(served(outcomes={"whole": 95, "split": 5}, notSplit={"suspended": 95}))
     assert impacts(findings) == ["KV does not move: 95 % of requests are served whole, by decode engines alone"]
+
+
+def test_kv_that_does_not_move_while_no_request_has_ended() -> None:
+    findings = here(served(outcomes={}, notSplit={"suspended": 7}))
+    assert impacts(findings) == ["KV does not move: 100 % of requests are served whole, by decode engines alone"]
+
+
+SHARES: dict[str, Any] = {"outcomes": {"whole": 95, "split": 5}, "notSplit": {"suspended": 95}}
+BROKEN = Broken("qwen-prefill-a-1", "qwen-decode-a-1", "D computed the prompt again", Cause.PORTS)
+
+
+@pytest.mark.parametrize(
+    ("verification", "sentence"),
+    [
+        (
+            Result(Verdict.UNKNOWN, why="no pair was probed"),
+            "KV did not move for a while: 95 % of requests of the last 2 minutes were served whole, and no transfer "
+            "probe has shown yet that it moves again",
+        ),
+        (
+            Result(Verdict.BROKEN, broken=(BROKEN,)),
+            "KV does not move: 95 % of requests are served whole, by decode engines alone",
+        ),
+    ],
+)
+def test_only_probes_show_that_kv_moves_again(verification: Result, sentence: str) -> None:
+    found = served(**SHARES)
+    state = {**(found.state or {}), "suspendedPairs": []}
+    findings = here(replace(found, state=state, verification={"finding": verification.as_json()}))
+    assert impacts(findings) == [sentence]
+
+
+def test_kv_that_moves_again_is_no_impact() -> None:
+    found = replace(served(**SHARES), verification={"finding": Result(Verdict.VERIFIED, pairs=1).as_json()})
+    findings = here(replace(found, state={**(found.state or {}), "suspendedPairs": []}))
+    assert impacts(findings) == causes(findings) == []
+    (finding,) = [each for each in findings if each.cause == "NotSplitting"]
+    assert finding.sentence.endswith("95 % of requests of the last 2 minutes were served whole. It moves again")
+    assert impacts(here(replace(found, state={**(found.state or {}), "suspendedPairs": [["p", "d"]]})))
 
 
 @pytest.mark.parametrize(("received", "first"), [(50_000, "KV has moved to qwen-decode-a-1 since"), (0, "Likely: one")])

@@ -114,6 +114,28 @@ def test_whole_requests_are_a_note() -> None:
     assert is_healthy(findings)
 
 
+@pytest.mark.parametrize(
+    ("reasons", "sentence", "is_correct"),
+    [
+        (
+            {"suspended": 38, "short": 2, "path": 0},
+            ": 38 came while KV did not move and 2 had short prompts",
+            False,
+        ),
+        ({"parameters": 30, "short": 10}, ": 30 had parameters that cannot be split and 10 had short prompts", True),
+        ({"no_prefill": 40}, ": 40 found no prefill engine that serves", False),
+        ({"a_reason_of_a_later_version": 40}, "", True),
+    ],
+)
+def test_whole_requests_have_the_reasons_that_the_gateway_counts(
+    reasons: dict[str, int], sentence: str, *, is_correct: bool
+) -> None:
+    counted = gateway(endpoint(Role.PREFILL), endpoint(Role.DECODE), outcomes={"whole": 40})
+    (finding,) = found(gateways=(replace(counted, state={**(counted.state or {}), "notSplit": reasons}),))
+    assert finding.sentence == f"All 40 requests so far were served by decode engines alone{sentence}"
+    assert finding.remedy.startswith("That is correct") is is_correct
+
+
 def test_the_gateway_that_reaches_no_engine_is_named() -> None:
     lost = replace(gateway(endpoint(Role.DECODE, "Cold", "connection refused")), name="qwen-gateway-2")
     used = gateway(endpoint(Role.DECODE))

@@ -14,6 +14,7 @@ from pdx_cli.checks.catalogue import CHECKS
 from pdx_cli.checks.findings import examine
 from pdx_cli.main import main
 from pdx_cli.sources.observation import Gateway, Observation
+from pdx_cli.support.report import print_report
 from tests.doctor_observations import HEALTHY, LOCAL, found
 
 ROOT = Path(__file__).parents[4]
@@ -103,6 +104,13 @@ def test_a_kubeconfig_of_the_environment_that_does_not_exist(
     err = capsys.readouterr().err.strip()
     assert err.startswith("pdx: No local run named x was found, and no kubeconfig: start one with `pdx up FILE`, or ")
     assert err.endswith(f"--kubeconfig{sentence.format(path)}")
+
+
+def test_a_terminal_of_unknown_width(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Terminals of containers and of CI set it to 0."""
+    monkeypatch.setenv("COLUMNS", "0")
+    print_report(HEALTHY, [])
+    assert "qwen (namespace llm): nothing is wrong.\n" in capsys.readouterr().out
 
 
 def test_kubectl_plugin(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

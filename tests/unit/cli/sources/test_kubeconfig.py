@@ -76,6 +76,41 @@ async def test_other_mistakes(text: str, tmp_path: Path) -> None:
     assert await refused(text, tmp_path) == sentence
 
 
+@pytest.mark.parametrize(
+    ("field", "sentence"),
+    [
+        (
+            'server: "https://h:99999"',
+            "the server https://h:99999 of cluster cl is not a URL: its port is not a number from 1 to 65535; write "
+            "https://HOST:PORT",
+        ),
+        (
+            'server: "https://[::1"',
+            "the server https://[::1 of cluster cl is not a URL: the brackets around its host are wrong; write "
+            "https://HOST:PORT",
+        ),
+        (
+            'server: "https://h", proxy-url: "socks5://p:1"',
+            "the proxy-url socks5://p:1 of cluster cl is not a URL: it does not begin with https:// or http://; write "
+            "https://HOST:PORT",
+        ),
+        ("server: 5", "the server of cluster cl is not a text; correct it"),
+        ('server: "https://h", tls-server-name: 5', "the tls-server-name of cluster cl is not a text; correct it"),
+    ],
+)
+async def test_a_field_that_cannot_be_used(field: str, sentence: str, tmp_path: Path) -> None:
+    text = USABLE.replace('server: "https://127.0.0.1:1"', field)
+    assert await refused(text, tmp_path) == f"FILE: {sentence}, {ANOTHER}"
+
+
+async def test_a_variable_that_names_no_proxy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HTTPS_PROXY", "http://p:99999")
+    assert await refused(USABLE.replace("127.0.0.1:1", "api.example"), tmp_path) == (
+        "The environment variable HTTPS_PROXY is http://p:99999, which is not the URL of a proxy: its port is not a "
+        "number from 1 to 65535; write http://HOST:PORT, or unset it."
+    )
+
+
 @pytest.mark.parametrize("text", ["5", "contexts: []", "contexts: [5]", USABLE.replace("[{name: c, ", "[{")])
 async def test_a_file_that_is_no_kubeconfig(text: str, tmp_path: Path) -> None:
     text = await refused(text, tmp_path)
