@@ -37,15 +37,15 @@ def texts(document: Mapping[str, Any]) -> Mapping[str, str]:
 
 def _readme(document: Mapping[str, Any], rows: Mapping[str, Row]) -> str:
     cpu = document["machine"]["cpu"].replace("(R)", "")
-    compared = "; ".join(_comparison(rows, connections) for connections in _CONNECTIONS)
+    compared = _comparisons(rows)
     machine = f"[one core of a virtual machine](benchmarks/gateway/README.md) ({cpu})"
-    return f"* {document['date']}, {machine}, simulated engines:\n  {compared}."
+    return f"* {document['date']}, {machine}, simulated engines.\n  {compared}."
 
 
 def _page(document: Mapping[str, Any], rows: Mapping[str, Row]) -> str:
-    compared = "; ".join(_comparison(rows, connections) for connections in _CONNECTIONS)
+    compared = _comparisons(rows)
     ttft = rows["ttft-64-p50"]["medians"]["pdx"]
-    first = f"{document['date']}, one core, simulated engines: {compared}."
+    first = f"{document['date']}, one core, simulated engines. {compared}."
     return f"{first}\nIt adds {ttft:.2f} ms (p50) to TTFT with 64 streams."
 
 
@@ -66,12 +66,17 @@ def _conditions(document: Mapping[str, Any], page: str) -> str:
     return f"On {document['date']}, the compiled gateway of commit {commit} [ran on one core]({page})."
 
 
+def _comparisons(rows: Mapping[str, Row]) -> str:
+    compared = " and ".join(_comparison(rows, connections) for connections in _CONNECTIONS)
+    return f"Compared with the best Rust router, PDX was {compared}"
+
+
 def _comparison(rows: Mapping[str, Row], connections: int) -> str:
     row = rows[f"rps-settled-{connections}"]
     own = row["medians"]["pdx-defaults"]
     share = own / row["medians"][row["reference"]] - 1
-    more = "more" if share > 0 else "fewer"
-    return f"{own:,.0f} requests/s with {connections} connections, {abs(share):.0%} {more} than the best Rust router"
+    faster = "faster" if share > 0 else "slower"
+    return f"{abs(share):.0%} {faster} with {connections} connections ({own:,.0f} requests/s)"
 
 
 def stated(page: str) -> str:

@@ -23,7 +23,8 @@ from typing import Final
 import aiohttp
 
 from benchmarks.gateway import cache, processes
-from benchmarks.gateway.gateways import CHECKOUT, Command, Engines, checkout_version, vllm_router
+from benchmarks.gateway.commits import CHECKOUT
+from benchmarks.gateway.gateways import Command, Engines, checkout_version, vllm_router
 from benchmarks.goodput import report
 from benchmarks.goodput.campaign import Plan, Runner, capacity
 from benchmarks.goodput.engine import EngineModel
@@ -205,7 +206,8 @@ async def compare(experiment: Experiment, rates: Mapping[float, float], repeats:
 
 def table(results: Sequence[Mapping[str, object]]) -> str:
     """A row for each load and gateway, in Markdown."""
-    rows = [["load", "gateway", "within the SLO", "TTFT p50 / p99, s", "cached", "simulated: within, TTFT, cached"]]
+    head = ["load", "gateway", "within the SLO", "TTFT p50 / p99, s", "cached"]
+    rows = [[*head, "simulated: within the SLO, TTFT, cached"]]
     for each in results:
         live, simulated = (Outcome.read(each[name]) for name in ("live", "simulated"))  # type: ignore[arg-type]
         rows.append([f"{each['load']:g}", str(each["policy"]), *_cells(live), ", ".join(_cells(simulated))])

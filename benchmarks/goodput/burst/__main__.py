@@ -97,10 +97,13 @@ def holds(found: Found) -> bool:
 def table(found: Sequence[Found], setting: Setting) -> str:
     """All traces as Markdown."""
     lines = [
-        f"{setting.layout}; SLO: {setting.slo}. Load 1 is what the P's can prefill.",
-        "Cells: the share of requests within the SLO, and the requests that D's prefilled.",
+        f"{setting.layout}; SLO: {setting.slo}. "
+        "Load 1 is the highest rate at which the P's can prefill 90% of the requests in time.",
+        "Cells with %: the share of requests within the SLO. "
+        "Last two columns: the number of requests that D's prefilled.",
         "",
-        "| trace | load | with the SLO | no bursts | aggregated | the same, LeastRequests | bursts | sooner at D |",
+        "| trace | load | with the SLO | without an SLO "
+        "| aggregated, ExpectedWait | aggregated, LeastRequests | bursts | sooner at D |",
         "|" + "---|" * 8,
     ]
     for each in found:
@@ -112,10 +115,10 @@ def table(found: Sequence[Found], setting: Setting) -> str:
                 f"| {own.count(Place.SOONER)} |"
             )
     before, after, at = STEP
-    lines += ["", f"After the load has fallen from {before:g} to {after:g}, {at:g} s after the beginning:", ""]
+    lines += ["", f"In a further run with the SLO, the load falls from {before:g} to {after:g} after {at:g} s:", ""]
     for each in found:
-        last = f"the last one after {each.last_burst:.1f} s" if each.last_burst else "none after it"
-        lines.append(f"* {each.trace}: {each.bursts} bursts before, {last} ([plot](bursts-{each.trace}.svg))")
+        last = f"last burst {each.last_burst:.1f} s after the fall" if each.last_burst else "no burst after the fall"
+        lines.append(f"* {each.trace}: {each.bursts} bursts before the fall; {last} ([plot](bursts-{each.trace}.svg))")
     return "\n".join([*lines, ""])
 
 

@@ -72,7 +72,7 @@ def test_the_table_shows_each_load_and_the_program_fails_where_bursts_harm() -> 
     found = Found("made", CAPACITY, runs, 3.0, 12)
     text = table([found], SETTING)
     assert "| made | 1.1 (4.51 req/s) |" in text
-    assert "12 bursts before, the last one after 3.0 s" in text
+    assert "12 bursts before the fall; last burst 3.0 s after the fall" in text
     assert (
         document(found)["runs"]["1.1"]["with the SLO"]["share"] == runs[1.1]["with the SLO"].outcome.document()["share"]
     )

@@ -100,6 +100,8 @@ def test_a_case_is_compared_only_with_itself() -> None:
 
 def test_another_environment_gets_the_ratios_of_later_changes() -> None:
     assert expected({"completion": case(90_000)}, [_FEATURE])["completion"].instructions == 92_700
+    recounted = Change("2026-11-29", "completion", 103_000, 150_000, "another ruler", recounted=True)
+    assert expected({"completion": case(90_000)}, [_FEATURE, recounted])["completion"].instructions == 92_700
     assert differences(_ENVIRONMENT, {**_ENVIRONMENT, "python": "3.11.2"}) == [
         "python: 3.11.7 was recorded, 3.11.2 is here"
     ]
@@ -116,6 +118,7 @@ def test_the_raises_of_a_case_have_a_limit_that_cuts_do_not_change() -> None:
 
     more = Change("2026-12-01", "completion", 61_100, 61_600, "one more")
     (fault,) = raise_faults(one(61_600, *changes, more))
+    assert raise_faults(one(61_600, *changes, replace(more, recounted=True))) == []
     assert fault.startswith("The raises of completion are 5.7% in total")
 
 
