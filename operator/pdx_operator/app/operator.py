@@ -35,6 +35,8 @@ from pdx_operator.kube.resources import Key
 
 _POD_LISTS: Final = 4
 """Concurrent lists of pods."""
+_SHARE: Final = 0.1
+"""Reconciles that run for one namespace at any time beside others, on average: see `FairSlots`."""
 _SILENT_SECONDS: Final = 900.0
 """An informer without an event or an answer for so long hangs: each of its watches ends after two minutes."""
 _STATE_SECONDS: Final = 0.1
@@ -104,7 +106,7 @@ class Operator:
             ),
             crd_check=self._crd_check,
             intervals=settings.intervals,
-            reconciles=FairSlots(settings.max_concurrent_reconciles, time.monotonic),
+            reconciles=FairSlots(settings.max_concurrent_reconciles, time.monotonic, _SHARE),
             large_reconciles=FairSlots(1, time.monotonic),
             pod_lists=asyncio.Semaphore(_POD_LISTS),
             ready=self._ready,

@@ -5,15 +5,15 @@ from collections.abc import Callable
 
 import pytest
 
-from pdx_operator.controller.fair_slots import FairSlots
+from pdx_operator.controller.fair_slots import CREDIT_SECONDS, FairSlots
 
 
 class _Work:
     """Reconciles that end when the test says so."""
 
-    def __init__(self, slots: int) -> None:
-        self._slots = FairSlots(slots, lambda: self.now)
+    def __init__(self, slots: int, share: float = 1.0) -> None:
         self.now = 0.0
+        self._slots = FairSlots(slots, lambda: self.now, share)
         self.begun: list[str] = []
         self._ends: dict[str, asyncio.Event] = {}
         self.tasks: dict[str, asyncio.Task[None]] = {}
@@ -65,6 +65,58 @@ async def test_a_namespace_holds_few_slots_while_another_one_is_active() -> None
     work.now = 2.0
     await work.end("a2")
     assert work.begun[4:] == ["a3", "a4"]
+
+
+async def _used_up(share: float) -> _Work:
+    """A namespace which has held slots for 19 s more than its share, and holds two."""
+    work = _Work(16, share)
+    await work.begin("a", "a0")
+    await work.begin("a", "a1", "a2", "a3")
+    work.now = 10.0
+    await work.end("a0")
+    await work.end("a1")
+    return work
+
+
+async def test_a_namespace_without_credit_gets_its_share_beside_another_one() -> None:
+    work = await _used_up(0.1)
+    assert work.begun == ["a0", "a1", "a2", "a3"], "alone, it goes on"
+    await work.begin("a", "a4")
+    await work.begin("b", "b0")
+    await work.end("a2")
+    await work.end("a3")
+    assert work.begun[4:] == ["b0"]
+    work.now += (19.0 - CREDIT_SECONDS) / 0.1 - 0.1
+    await asyncio.sleep(0.15)
+    assert work.begun[5:] == []
+    work.now += 0.2
+    await asyncio.sleep(0.15)
+    assert work.begun[5:] == ["a4"], "its share has become free"
+
+
+async def test_a_namespace_without_credit_goes_on_when_the_others_rest() -> None:
+    work = await _used_up(0.1)
+    await work.begin("a", "a4")
+    await work.begin("b", "b0")
+    await work.end("a2")
+    await work.end("a3")
+    await work.end("b0")
+    assert "a4" not in work.begun
+    work.now += 2.1
+    await asyncio.sleep(0.15)
+    assert "a4" in work.begun
+
+
+async def test_no_slot_is_idle_while_all_namespaces_are_without_credit() -> None:
+    work = _Work(16, 0.01)
+    await work.begin("a", "a0")
+    await work.begin("b", "b0")
+    work.now = 10.0
+    await work.end("a0")
+    await work.end("b0")
+    await work.begin("a", "a1")
+    await work.begin("b", "b1")
+    assert work.begun[2:] == ["a1", "b1"]
 
 
 async def test_waiting_namespaces_take_turns() -> None:
