@@ -289,10 +289,13 @@ _COLUMNS: Final[Mapping[str, Mapping[str, Callable[[Line], Any]]]] = {
         "date": _of("date"),
         "rounds": _of("rounds"),
         "objects": _of("objects"),
-        "seconds until Ready, median: usual, with the tenant": lambda line: ", ".join(
-            f"{statistics.median(line[name]):.1f}" for name in ("usual", "beside")
+        "seconds until Ready, median: usual, objects just created, while they change": lambda line: ", ".join(
+            f"{statistics.median(line[name]):.2f}" if name in line else "–" for name in ("usual", "created", "changing")
         ),
-        "times the usual": lambda line: f"{line['ratio']:.2f}",
+        "times the usual": lambda line: ", ".join(
+            f"{statistics.median(line[name]) / statistics.median(line['usual']):.2f}" if name in line else "–"
+            for name in ("created", "changing")
+        ),
         "machine": _of("machine"),
     },
     "upgrade": {

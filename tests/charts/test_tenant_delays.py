@@ -23,8 +23,9 @@ from tests.cluster.runtime.harness import Api, Operator, eventually, kubelets
 from tests.soak_entries import SHORTENS
 
 IS_WHOLE = SHORTENS not in os.environ
-ROUNDS, OBJECTS = (10, 300) if IS_WHOLE else (2, 22)
-MOST = 1.2
+ROUNDS, OBJECTS, VICTIMS = (10, 300, 3) if IS_WHOLE else (2, 22, 1)
+MOST_CREATED, MOST_CHANGING = 1.2, 3.0
+"""Times the usual: the changes also take the API server and the controllers of Kubernetes, which all tenants share."""
 AT_ONCE = 4
 
 
@@ -45,27 +46,28 @@ def test_the_worst_objects_leave_another_tenant_ready(cluster: Cluster, namespac
 @pytest.mark.timeout(3600)
 def test_a_tenant_delays_no_object_of_another(cluster: Cluster, namespace: str, tmp_path: Path) -> None:
     scene = Scene(cluster, namespace, tmp_path)
-    usual: list[float] = []
-    beside: list[float] = []
+    found: dict[str, list[float]] = {"usual": [], "created": [], "changing": []}
     answers: Counter[str] = Counter()
     try:
         scene.ready_seconds("first")
         for number in range(ROUNDS):
-            usual.append(scene.ready_seconds(f"usual-{number}"))
+            found["usual"].append(scene.mean_seconds(f"usual-{number}"))
             answers += scene.make(OBJECTS)
+            found["created"].append(scene.mean_seconds(f"created-{number}"))
             with disturbed(scene.tenant, namespace, 0.2):
                 time.sleep(2)
-                beside.append(scene.ready_seconds(f"beside-{number}"))
+                found["changing"].append(scene.mean_seconds(f"changing-{number}"))
             scene.clear()
-            print_line("round", {"usual": usual[-1], "beside": beside[-1]})
+            print_line("round", {name: seconds[-1] for name, seconds in found.items()})
     finally:
         scene.end()
-    ratio = statistics.median(beside) / statistics.median(usual)
-    line = {"rounds": ROUNDS, "objects": OBJECTS, "answers": answers, "usual": usual, "beside": beside, "ratio": ratio}
+    line = {"rounds": ROUNDS, "objects": OBJECTS, "answers": answers, **found}
     print_line("delays", line)
     if IS_WHOLE:
         record("delays", line, FOLDER)
-    assert ratio <= MOST, line
+    usual, created, changing = (statistics.median(seconds) for seconds in found.values())
+    assert created <= MOST_CREATED * usual, line
+    assert changing <= MOST_CHANGING * usual, line
 
 
 class Scene:
@@ -107,6 +109,13 @@ class Scene:
             seconds = time.monotonic() - began
         clear(self.admin, self.victim, within)
         return seconds
+
+    def mean_seconds(self, name: str) -> float:
+        """The mean of `ready_seconds` of several objects, one after the other.
+
+        Whether an object needs one reconcile more, which takes 0.3 s, depends on the order of a few events.
+        """
+        return statistics.mean(self.ready_seconds(f"{name}-{number}") for number in range(VICTIMS))
 
     def clear(self) -> None:
         """Delete what the tenant has made, and wait until the operator has nothing to do."""
