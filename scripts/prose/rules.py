@@ -81,7 +81,7 @@ RULES: Final = (
     Rule(
         "mend",
         r"\bmend(?:s|ed|ing)?\b|\brooms\b",
-        "fix, repair, recover; package",
+        "fix, repair, recover",
         "A newer request mends the pair by itself.",
         "The pair recovers with the next request.",
     ),
