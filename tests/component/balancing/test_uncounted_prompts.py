@@ -22,8 +22,8 @@ MIB = 1 << 20
 SIZES = (60, 30, 16, 8, 4, *[1, 2, 3] * 5)
 """MiB of each of 20 prompts."""
 SIM = {"max_model_len": 16_384, "record": 0, "prefill_token_seconds": 4e-6, "max_num_batched_tokens": 16_384}
-"""Engines that begin all prompts of `shares` in one step. Otherwise prompts wait in them, the gateway learns limits from
-that which differ from engine to engine on a busy machine, and so do the shares."""
+"""Engines that begin all prompts of `shares` in one step. Otherwise prompts wait in them, and on a busy machine the
+gateway learns limits from that which differ from engine to engine, and so do the shares."""
 DEFAULTS: dict[str, Any] = {
     "choosing": Choosing(),
     "debug_headers": True,
