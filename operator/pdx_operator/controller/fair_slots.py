@@ -19,12 +19,12 @@ class FairSlots:
     """Owner of a number of slots. Namespaces that wait take turns.
 
     Each reconcile takes time of the one loop and of the API server, which the others need too. So a namespace holds at
-    most an eighth of the slots, and at most a sixteenth while another one is active. Once it has held slots for
-    `CREDIT_SECONDS` more than its share of the time, it gets none while one that has not is active.
+    most an eighth of the slots, and at most a sixteenth while another one is active. One that has held slots for
+    `CREDIT_SECONDS` more than its share of the time is out of credit: it gets none while one with credit is active.
     """
 
     def __init__(self, slots: int, clock: Callable[[], float], share: float = 1.0) -> None:
-        """`share`: slots that a namespace may always hold, on average. `clock` is monotonic, in seconds."""
+        """`share`: slots that a namespace may hold on average without losing credit. `clock`: monotonic, in seconds."""
         self._free = slots
         self._share = share
         self._most_alone, self._most_beside = max(1, slots // 8), max(1, slots // 16)
