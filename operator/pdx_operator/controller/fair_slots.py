@@ -11,6 +11,8 @@ _RECENT_SECONDS: Final = 2.0
 """How long a namespace counts as active after a reconcile: an object that becomes Ready has several, with pauses."""
 CREDIT_SECONDS: Final = 5.0
 """How long a namespace may hold slots until its share counts: some hundred reconciles take as long."""
+_MOST_DEBT_SECONDS: Final = 1.0
+"""More than its credit is not held against a namespace: with a share of 0.1 slots, it waits 10 s at most."""
 _LOOK_SECONDS: Final = 0.1
 """Between two looks at the namespaces that wait only because they have used up their share."""
 
@@ -20,7 +22,8 @@ class FairSlots:
 
     Each reconcile takes time of the one loop and of the API server, which the others need too. So a namespace holds at
     most an eighth of the slots, and at most a sixteenth while another one is active. One that has held slots for
-    `CREDIT_SECONDS` more than its share of the time is out of credit: it gets none while one with credit is active.
+    `CREDIT_SECONDS` more than its share of the time is out of credit: it gets none while one with credit is active,
+    for as long as its share needs to make up for `_MOST_DEBT_SECONDS` at most.
     """
 
     def __init__(self, slots: int, clock: Callable[[], float], share: float = 1.0) -> None:
@@ -58,7 +61,8 @@ class FairSlots:
         try:
             yield
         finally:
-            self._used[namespace] = self._used.get(namespace, 0.0) + self._clock() - began
+            used = self._used.get(namespace, 0.0) + self._clock() - began
+            self._used[namespace] = min(used, CREDIT_SECONDS + _MOST_DEBT_SECONDS)
             self._release(namespace)
 
     def _release(self, namespace: str) -> None:

@@ -13,8 +13,10 @@ from tests.component.harness import Shape, World, eventually
 
 SLOW: dict[str, Any] = {"decode_token_seconds": 0.01, "prefill_token_seconds": 1e-4}
 REQUESTS = 120
-MOST = 1 / 3 + 0.07
-"""A third of the legs is fair."""
+MOST = 0.45
+"""A third of the legs is fair. On a busy machine, the measured speeds of the engines differ, and one that refuses
+counts as fast as the mean: 0.42 then. If its refusals were no turns, or its little work were a merit, it would be 0.49
+or more."""
 REFUSALS: dict[str, dict[str, Any]] = {
     "400": {"kind": FaultKind.STATUS, "status": 400},
     "404": {"kind": FaultKind.STATUS, "status": 404},
@@ -52,7 +54,7 @@ async def test_it_gets_its_share_at_most(role: Role, refusal: str, clients: int,
     engine.faults.add(count=None, **REFUSALS[refusal])
     found = await share(world, engine, clients)
     ejected = refusal in AT_FAULT and role is not Role.PREFILL and clients == 1
-    assert found <= (MOST / 2 if ejected else MOST)
+    assert found <= (0.2 if ejected else MOST)
     engine.faults.clear()
     world.void = True  # the legs that were refused are settled in their own time
 

@@ -68,7 +68,7 @@ async def test_a_namespace_holds_few_slots_while_another_one_is_active() -> None
 
 
 async def _used_up(share: float) -> _Work:
-    """A namespace which has held slots for 19 s more than its share, and holds two."""
+    """A namespace which has held slots for 19 s more than its share, of which 6 s count, and holds two."""
     work = _Work(16, share)
     await work.begin("a", "a0")
     await work.begin("a", "a1", "a2", "a3")
@@ -86,12 +86,29 @@ async def test_a_namespace_without_credit_gets_its_share_beside_another_one() ->
     await work.end("a2")
     await work.end("a3")
     assert work.begun[4:] == ["b0"]
-    work.now += (19.0 - CREDIT_SECONDS) / 0.1 - 0.1
+    work.now += (6.0 - CREDIT_SECONDS) / 0.1 - 0.1
     await asyncio.sleep(0.15)
     assert work.begun[5:] == []
     work.now += 0.2
     await asyncio.sleep(0.15)
     assert work.begun[5:] == ["a4"], "its share has become free"
+
+
+async def test_a_namespace_that_was_busy_for_long_waits_ten_seconds_at_most() -> None:
+    """It was alone for a minute, with a reconcile of 0.1 s after another. Then a modest one has one every second."""
+    work = _Work(16, 0.1)
+    for number in range(600):
+        await work.begin("a", f"a{number}")
+        work.now += 0.1
+        await work.end(f"a{number}")
+    began = work.now
+    await work.begin("b", "b")
+    await work.begin("a", "late")
+    while "late" not in work.begun:
+        await work.end("b" if work.now == began else f"b{work.now}")
+        work.now += 1.0
+        await work.begin("b", f"b{work.now}")
+    assert 5.0 < work.now - began <= 11.0
 
 
 async def test_a_namespace_without_credit_goes_on_when_the_others_rest() -> None:
