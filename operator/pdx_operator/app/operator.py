@@ -21,10 +21,11 @@ from pdx_operator.app.object_watch import ObjectWatch
 from pdx_operator.app.settings import Settings
 from pdx_operator.controller.claims import Claims
 from pdx_operator.controller.crd_check import CRDCheck
+from pdx_operator.controller.credit import Credit
 from pdx_operator.controller.fair_slots import FairSlots
 from pdx_operator.controller.gateway_upgrades import GatewayUpgrades
 from pdx_operator.controller.manager import Manager
-from pdx_operator.controller.reconciler import Context, Reconciler
+from pdx_operator.controller.reconciler import REST, Context, Reconciler
 from pdx_operator.controller.transfer_poller import TransferPoller
 from pdx_operator.kube.cache import Cache
 from pdx_operator.kube.children import Children
@@ -36,7 +37,7 @@ from pdx_operator.kube.resources import Key
 _POD_LISTS: Final = 4
 """Concurrent lists of pods."""
 _SHARE: Final = 0.1
-"""Reconciles that run for one namespace at any time beside others, on average: see `FairSlots`."""
+"""Reconciles that run for one namespace at any time beside others, on average: see `Credit`."""
 _SILENT_SECONDS: Final = 900.0
 """An informer without an event or an answer for so long hangs: each of its watches ends after two minutes."""
 _STATE_SECONDS: Final = 0.1
@@ -92,7 +93,7 @@ class Operator:
         )
 
     def _context(self, metrics: Metrics) -> Context:
-        settings = self._settings
+        settings, credit = self._settings, Credit(time.monotonic, _SHARE)
         return Context(
             cluster=self._cluster,
             cache=self._cache,
@@ -106,8 +107,8 @@ class Operator:
             ),
             crd_check=self._crd_check,
             intervals=settings.intervals,
-            reconciles=FairSlots(settings.max_concurrent_reconciles, time.monotonic, _SHARE),
-            large_reconciles=FairSlots(1, time.monotonic),
+            reconciles=FairSlots(settings.max_concurrent_reconciles, credit, time.monotonic),
+            large_reconciles=FairSlots(1, credit, time.monotonic, 1 / (1 + REST)),
             pod_lists=asyncio.Semaphore(_POD_LISTS),
             ready=self._ready,
             caught_up=lambda: self._objects.caught_up(),

@@ -41,7 +41,7 @@ log = logging.getLogger(__name__)
 
 _WARN_AFTER: Final = 3
 """Consecutive failures from which on the log level is warning."""
-_REST: Final = 3.0
+REST: Final = 9.0
 """After a reconcile of a large object, no other one begins for this many times its duration: each write of such an
 object takes the API server, which serves all tenants, up to a second of CPU."""
 _LONGEST_REST: Final = 30.0
@@ -119,7 +119,7 @@ class Reconciler:
                 began = self._context.clock()
                 delay = await self._reconcile_guarded()
                 if large:
-                    await asyncio.sleep(min(_REST * (self._context.clock() - began), _LONGEST_REST))
+                    await asyncio.sleep(min(REST * (self._context.clock() - began), _LONGEST_REST))
             if delay is None and self._key not in self._context.cache:
                 self._context.transfer_poller.forget(self._key)
                 self._context.claims.forget(self._key)

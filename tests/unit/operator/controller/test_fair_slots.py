@@ -5,31 +5,34 @@ from collections.abc import Callable
 
 import pytest
 
-from pdx_operator.controller.fair_slots import CREDIT_SECONDS, FairSlots
+from pdx_operator.controller.credit import CREDIT_SECONDS, Credit
+from pdx_operator.controller.fair_slots import FairSlots
 
 
 class _Work:
     """Reconciles that end when the test says so."""
 
-    def __init__(self, slots: int, share: float = 1.0) -> None:
+    def __init__(self, slots: int, share: float = 1.0, work: float = 1.0) -> None:
         self.now = 0.0
-        self._slots = FairSlots(slots, lambda: self.now, share)
+        credit = Credit(lambda: self.now, share)
+        self._slots = FairSlots(slots, credit, lambda: self.now)
+        self._large_slots = FairSlots(1, credit, lambda: self.now, work)
         self.begun: list[str] = []
         self._ends: dict[str, asyncio.Event] = {}
         self.tasks: dict[str, asyncio.Task[None]] = {}
 
-    async def begin(self, namespace: str, *names: str) -> None:
+    async def begin(self, namespace: str, *names: str, large: bool = False) -> None:
         for name in names:
             self._ends[name] = asyncio.Event()
-            self.tasks[name] = asyncio.create_task(self._run(namespace, name))
+            self.tasks[name] = asyncio.create_task(self._run(namespace, name, large))
         await _settle()
 
     async def end(self, name: str) -> None:
         self._ends[name].set()
         await _settle()
 
-    async def _run(self, namespace: str, name: str) -> None:
-        async with self._slots.slot(namespace):
+    async def _run(self, namespace: str, name: str, large: bool) -> None:
+        async with (self._large_slots if large else self._slots).slot(namespace):
             self.begun.append(name)
             await self._ends[name].wait()
 
@@ -122,6 +125,35 @@ async def test_a_namespace_without_credit_goes_on_when_the_others_rest() -> None
     work.now += 2.1
     await asyncio.sleep(0.15)
     assert "a4" in work.begun
+
+
+async def test_large_objects_cost_credit_and_wait_for_it() -> None:
+    """A tenth of the time in their slot is work: 6 s in a minute."""
+    work = _Work(16, 0.0, 0.1)
+    await work.begin("a", "large-0", large=True)
+    work.now = 60.0
+    await work.end("large-0")
+    await work.begin("b", "b0")
+    await work.begin("a", "small")
+    await work.begin("a", "large-1", large=True)
+    assert work.begun == ["large-0", "b0"]
+    await work.begin("b", "large-b", large=True)
+    assert work.begun[2:] == ["large-b"]
+    await work.end("b0")
+    await work.end("large-b")
+    work.now += 2.1
+    await asyncio.sleep(0.15)
+    assert sorted(work.begun[3:]) == ["large-1", "small"]
+
+
+async def test_large_objects_cost_little_beyond_their_work() -> None:
+    work = _Work(16, 0.0, 0.1)
+    await work.begin("a", "large-0", large=True)
+    work.now = 49.0
+    await work.end("large-0")
+    await work.begin("b", "b0")
+    await work.begin("a", "small")
+    assert "small" in work.begun
 
 
 async def test_no_slot_is_idle_while_all_namespaces_are_without_credit() -> None:

@@ -17,6 +17,7 @@ from pdx_api.names import API_VERSION, KIND
 from pdx_operator.controller import reconciler
 from pdx_operator.controller.claims import Claims
 from pdx_operator.controller.crd_check import CRDCheck
+from pdx_operator.controller.credit import Credit
 from pdx_operator.controller.fair_slots import FairSlots
 from pdx_operator.controller.gateway_upgrades import GatewayUpgrades
 from pdx_operator.controller.intervals import Intervals
@@ -97,8 +98,8 @@ class _Setup:
             gateway_upgrades=GatewayUpgrades(1, lambda: 0.0, lambda key: None),
             crd_check=check,
             intervals=Intervals(),
-            reconciles=FairSlots(1, lambda: 0.0),
-            large_reconciles=FairSlots(1, lambda: 0.0),
+            reconciles=FairSlots(1, Credit(lambda: 0.0), lambda: 0.0),
+            large_reconciles=FairSlots(1, Credit(lambda: 0.0), lambda: 0.0),
             pod_lists=asyncio.Semaphore(1),
             ready=cast("Any", None),
             caught_up=lambda: asyncio.sleep(0),
@@ -152,7 +153,7 @@ async def test_a_large_object_rests_and_is_planned_in_a_thread(monkeypatch: pyte
         return compute(*arguments)
 
     monkeypatch.setattr(reconciler, "plan", plan)
-    monkeypatch.setattr(reconciler, "_REST", 1e6)
+    monkeypatch.setattr(reconciler, "REST", 1e6)
     context = replace(
         setup.reconciler._context, ready=lambda namespace: asyncio.sleep(0), clock=lambda: float(next(times))
     )
