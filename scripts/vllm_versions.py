@@ -50,9 +50,9 @@ def contract() -> str:
     )
     return (
         "# What PDX assumes of vLLM's code\n"
-        f"{BEGIN}[`pdx check-vllm`](reference-cli.md#pdx-check-vllm) reads each of these {len(assumptions())} "
-        "assumptions in the code of a vLLM, without\nimporting it. [Versions](versions.md#vllm) lists what other "
-        "versions have instead. The paths are below `vllm/`; a folder stands for all\nfiles in it. The list itself is "
+        f"{BEGIN}[`pdx check-vllm`](reference-cli.md#pdx-check-vllm) compares each of these {len(assumptions())} "
+        "assumptions with the code of a vLLM, without\nimporting it. [Versions](versions.md#vllm) lists what is different in "
+        "other versions. The paths are below `vllm/`; a folder stands for all\nfiles in it. The list itself is "
         "[assumptions.txt](../api/pdx_api/vllm/assumptions.txt).\n\n"
         f"| kind | what is read |\n|---|---|\n{kinds}{groups}"
     )

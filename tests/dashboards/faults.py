@@ -39,7 +39,7 @@ FAULTS: Final = (
         *("slower answers: nothing is split", "PDXNotSplitting"),
     ),
     Fault(
-        *("wrong-order", "the decode engine is started with the flags of another `order`"),
+        *("wrong-order", "the decode engine was started for another `order` (which engine gets a request first)"),
         *("slower answers: nothing is split", "PDXNotSplitting"),
     ),
     Fault("errors", "a fifth of the streams break", "answers that end too early", "PDXErrors"),
