@@ -2,6 +2,7 @@
 
 import contextlib
 import copy
+import http.client
 import itertools
 import json
 import re
@@ -192,7 +193,8 @@ def clear(admin: Api, namespace: str, within: float) -> None:
     for kind in (PDDEPLOYMENT, DEPLOYMENT, _SERVICE):
         while found := admin.items(kind, namespace):
             assert time.monotonic() < end, [body["metadata"]["name"] for body in found]
-            with contextlib.suppress(urllib.error.HTTPError):
+            # The API server ends an answer that takes it more than a minute. It goes on deleting.
+            with contextlib.suppress(urllib.error.HTTPError, http.client.HTTPException):
                 admin.request("DELETE", kind.path(namespace), {"propagationPolicy": "Background"})
             for body in found:
                 if body["metadata"].get("finalizers"):

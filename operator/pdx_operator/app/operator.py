@@ -38,6 +38,10 @@ _POD_LISTS: Final = 4
 """Concurrent lists of pods."""
 _SHARE: Final = 0.1
 """Reconciles that run for one namespace at any time beside others, on average: see `Credit`."""
+_LARGE: Final = 2
+"""Concurrent reconciles of large objects, of two namespaces: while one rests, the other does not wait."""
+_LARGE_WORK: Final = 3.0
+"""How many times its duration a reconcile of a large object costs: its writes take the API server so much longer."""
 _SILENT_SECONDS: Final = 900.0
 """An informer without an event or an answer for so long hangs: each of its watches ends after two minutes."""
 _STATE_SECONDS: Final = 0.1
@@ -108,7 +112,7 @@ class Operator:
             crd_check=self._crd_check,
             intervals=settings.intervals,
             reconciles=FairSlots(settings.max_concurrent_reconciles, credit, time.monotonic),
-            large_reconciles=FairSlots(1, credit, time.monotonic, 1 / (1 + REST)),
+            large_reconciles=FairSlots(_LARGE, credit, time.monotonic, _LARGE_WORK / (1 + REST)),
             pod_lists=asyncio.Semaphore(_POD_LISTS),
             ready=self._ready,
             caught_up=lambda: self._objects.caught_up(),

@@ -9,13 +9,13 @@ _RECENT_SECONDS: Final = 2.0
 CREDIT_SECONDS: Final = 5.0
 """How much work a namespace may cause until its share counts: some hundred reconciles take as long."""
 _MOST_DEBT_SECONDS: Final = 1.0
-"""More than its credit is not held against a namespace: with a share of 0.1, it waits 10 s at most."""
+"""What a namespace has used beyond its credit counts up to here: with a share of 0.1, it has credit after 10 s."""
 
 
 class Credit:
     """Owner of what each namespace has used, in seconds of work, less its share of the time."""
 
-    def __init__(self, clock: Callable[[], float], share: float = 1.0) -> None:
+    def __init__(self, clock: Callable[[], float], share: float) -> None:
         """`share`: work per second that costs a namespace no credit. `clock`: monotonic, in seconds."""
         self._clock = clock
         self._share = share
@@ -38,6 +38,7 @@ class Credit:
 
     def use(self, namespace: str, seconds: float) -> None:
         """Count so much work of a namespace."""
+        self.update()
         used = self._used.get(namespace, 0.0) + seconds
         self._used[namespace] = min(used, CREDIT_SECONDS + _MOST_DEBT_SECONDS)
 

@@ -11,6 +11,8 @@ from pdx_operator.controller.credit import Credit
 
 _LOOK_SECONDS: Final = 0.1
 """Between two looks at the namespaces that wait only because they are out of credit."""
+_LONGEST_SECONDS: Final = 10.0
+"""After waiting for credit for so long, a namespace gets one slot without it."""
 
 
 class FairSlots:
@@ -18,14 +20,11 @@ class FairSlots:
 
     Each reconcile takes time of the one loop and of the API server, which the others need too. So a namespace holds at
     most an eighth of the slots, and at most a sixteenth while another one is active. A namespace that is out of credit
-    gets none while one with credit is active.
+    gets none while one with credit is active, for 10 s at most. Several `FairSlots` share one `Credit`.
     """
 
     def __init__(self, slots: int, credit: Credit, clock: Callable[[], float], work: float = 1.0) -> None:
-        """`work`: the part of the time in a slot that counts as used. `clock`: monotonic, in seconds.
-
-        Several objects may share one credit.
-        """
+        """`work`: how much of the time in a slot counts as used. `clock`: monotonic, in seconds."""
         self._free = slots
         self._most_alone, self._most_beside = max(1, slots // 8), max(1, slots // 16)
         self._credit = credit
@@ -37,6 +36,8 @@ class FairSlots:
         self._grants = itertools.count(1)
         self._last: dict[str, int] = {}
         """The number of the last grant of each namespace that holds a slot or waits."""
+        self._without_credit: dict[str, float] = {}
+        """Since when namespaces wait only because they are out of credit."""
 
     @asynccontextmanager
     async def slot(self, namespace: str) -> AsyncIterator[None]:
@@ -80,22 +81,33 @@ class FairSlots:
         modest = any(map(credit.is_left, active))
         while self._free:
             below = [name for name in self._waiting if self._held[name] < most]
-            entitled = [name for name in below if credit.is_left(name) or not modest]
+            entitled = [name for name in below if not modest or self._is_entitled(name)]
             if not entitled:
                 if below and self._timer is None:
                     self._timer = asyncio.get_running_loop().call_later(_LOOK_SECONDS, self._look_again)
                 return
-            namespace = min(entitled, key=lambda name: self._last.get(name, 0))
-            turn = self._waiting[namespace].popleft()
-            if not self._waiting[namespace]:
-                del self._waiting[namespace]
-            if not turn.cancelled():
-                self._free -= 1
-                self._held[namespace] += 1
-                self._last[namespace] = next(self._grants)
-                turn.set_result(None)
-            elif not self._held[namespace] and namespace not in self._waiting:
-                self._last.pop(namespace, None)
+            self._grant_to(min(entitled, key=lambda name: self._last.get(name, 0)))
+
+    def _is_entitled(self, namespace: str) -> bool:
+        """Whether a namespace may get a slot while one with credit is active."""
+        now = self._clock()
+        return self._credit.is_left(namespace) or (
+            now - self._without_credit.setdefault(namespace, now) >= _LONGEST_SECONDS
+        )
+
+    def _grant_to(self, namespace: str) -> None:
+        """Give a slot to the first who waits in a namespace, unless its wait has been cancelled."""
+        self._without_credit.pop(namespace, None)
+        turn = self._waiting[namespace].popleft()
+        if not self._waiting[namespace]:
+            del self._waiting[namespace]
+        if not turn.cancelled():
+            self._free -= 1
+            self._held[namespace] += 1
+            self._last[namespace] = next(self._grants)
+            turn.set_result(None)
+        elif not self._held[namespace] and namespace not in self._waiting:
+            self._last.pop(namespace, None)
 
     def _look_again(self) -> None:
         self._timer = None

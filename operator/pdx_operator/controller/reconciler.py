@@ -111,11 +111,11 @@ class Reconciler:
         await self._context.ready(self._key.namespace)
         while True:
             await self._context.caught_up()
-            self._changed.clear()
-            self._spec_changed.clear()
             large = self._context.cache.is_large(self._key)
             slots = self._context.large_reconciles if large else self._context.reconciles
             async with slots.slot(self._key.namespace):
+                self._changed.clear()  # what happened during the wait is in the snapshot of this reconcile
+                self._spec_changed.clear()
                 began = self._context.clock()
                 delay = await self._reconcile_guarded()
                 if large:

@@ -15,7 +15,7 @@ class _Work:
     def __init__(self, slots: int, share: float = 1.0, work: float = 1.0) -> None:
         self.now = 0.0
         credit = Credit(lambda: self.now, share)
-        self._slots = FairSlots(slots, credit, lambda: self.now)
+        self.slots = FairSlots(slots, credit, lambda: self.now)
         self._large_slots = FairSlots(1, credit, lambda: self.now, work)
         self.begun: list[str] = []
         self._ends: dict[str, asyncio.Event] = {}
@@ -32,7 +32,7 @@ class _Work:
         await _settle()
 
     async def _run(self, namespace: str, name: str, large: bool) -> None:
-        async with (self._large_slots if large else self._slots).slot(namespace):
+        async with (self._large_slots if large else self.slots).slot(namespace):
             self.begun.append(name)
             await self._ends[name].wait()
 
@@ -128,32 +128,56 @@ async def test_a_namespace_without_credit_goes_on_when_the_others_rest() -> None
 
 
 async def test_large_objects_cost_credit_and_wait_for_it() -> None:
-    """A tenth of the time in their slot is work: 6 s in a minute."""
-    work = _Work(16, 0.0, 0.1)
-    await work.begin("a", "large-0", large=True)
-    work.now = 60.0
-    await work.end("large-0")
+    """With the operator's numbers: 3 of 10 s in their slot count, and the share is 0.1."""
+    work = _Work(16, 0.1, 0.3)
+    for number in range(3):
+        await work.begin("a", f"large-{number}", large=True)
+        work.now += 10.0
+        await work.end(f"large-{number}")
+    assert work.begun == ["large-0", "large-1", "large-2"]
     await work.begin("b", "b0")
     await work.begin("a", "small")
-    await work.begin("a", "large-1", large=True)
-    assert work.begun == ["large-0", "b0"]
+    await work.begin("a", "large-3", large=True)
+    assert work.begun[3:] == ["b0"]
     await work.begin("b", "large-b", large=True)
-    assert work.begun[2:] == ["large-b"]
+    assert work.begun[4:] == ["large-b"]
     await work.end("b0")
     await work.end("large-b")
     work.now += 2.1
     await asyncio.sleep(0.15)
-    assert sorted(work.begun[3:]) == ["large-1", "small"]
+    assert sorted(work.begun[5:]) == ["large-3", "small"]
 
 
-async def test_large_objects_cost_little_beyond_their_work() -> None:
-    work = _Work(16, 0.0, 0.1)
-    await work.begin("a", "large-0", large=True)
-    work.now = 49.0
-    await work.end("large-0")
+async def test_work_that_began_before_does_not_renew_the_wait() -> None:
+    """Two small ones and a large one end one after another, each after 9 s."""
+    work = _Work(16, 0.1)
+    await work.begin("a", "a0")
+    await work.begin("a", "a1", "late")
+    await work.begin("a", "large", large=True)
+    work.now = 20.0
     await work.begin("b", "b0")
-    await work.begin("a", "small")
-    assert "small" in work.begun
+    await work.end("a0")
+    for name in ("a1", "large"):
+        work.now += 9.0
+        await asyncio.sleep(0.15)
+        await work.end(name)
+    assert work.begun[4:] == [], "it has waited for credit for no more than 9 s"
+    work.now += 1.1
+    await asyncio.sleep(0.15)
+    assert work.begun[4:] == ["late"]
+
+
+async def test_a_failed_reconcile_gives_its_slot_back() -> None:
+    work = _Work(1)
+
+    async def fail() -> None:
+        async with work.slots.slot("a"):
+            raise RuntimeError("broken")
+
+    with pytest.raises(RuntimeError, match="broken"):
+        await fail()
+    await work.begin("b", "b0")
+    assert work.begun == ["b0"]
 
 
 async def test_no_slot_is_idle_while_all_namespaces_are_without_credit() -> None:
