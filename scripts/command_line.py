@@ -13,7 +13,7 @@ from pdx_proxy.__main__ import create_parser as gateway_parser
 HEAD: Final = """\
 # Commands and flags
 
-Every command and flag of `pdx`, of the gateway's pod and of the operator's, as `--help` prints them. `make generate`
+This page has the `--help` of every command of `pdx`, of the gateway and of the operator. `make generate`
 writes this page from the programs. In a cluster, the operator sets the flags of gateways from the fields of the
 PDDeployment ([Fields](reference.md)); [Gateway](gateway.md) explains what they change.
 """
