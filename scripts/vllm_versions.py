@@ -51,9 +51,9 @@ def contract() -> str:
     return (
         "# What PDX assumes of vLLM's code\n"
         f"{BEGIN}[`pdx check-vllm`](reference-cli.md#pdx-check-vllm) compares each of these {len(assumptions())} "
-        "assumptions with the code of a vLLM, without\nimporting it. [Versions](versions.md#vllm) lists what is different in "
-        "other versions. The paths are below `vllm/`; a folder stands for all\nfiles in it. The list itself is "
-        "[assumptions.txt](../api/pdx_api/vllm/assumptions.txt).\n\n"
+        "assumptions with the code of a vLLM, without\nimporting it. [Versions](versions.md#vllm) lists what is "
+        "different in other versions. The paths are below `vllm/`; a folder stands for all\nfiles in it. The "
+        "list itself is [assumptions.txt](../api/pdx_api/vllm/assumptions.txt).\n\n"
         f"| kind | what is read |\n|---|---|\n{kinds}{groups}"
     )
 
