@@ -296,6 +296,9 @@ _COLUMNS: Final[Mapping[str, Mapping[str, Callable[[Line], Any]]]] = {
             f"{statistics.median(line[name]) / statistics.median(line['usual']):.2f}" if name in line else "–"
             for name in ("created", "changing")
         ),
+        "seconds of the first object after the creation": lambda line: (
+            f"{statistics.median(line['first']):.2f}" if "first" in line else "–"
+        ),
         "machine": _of("machine"),
     },
     "upgrade": {
