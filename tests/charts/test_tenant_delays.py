@@ -115,9 +115,9 @@ class Scene:
         return seconds
 
     def several_seconds(self, name: str) -> list[float]:
-        """`ready_seconds` of ten objects, one after another. The first ones wait for what the API server still does.
+        """`ready_seconds` of `VICTIMS` objects, one after another. The API server delays the first ones.
 
-        Whether an object needs one reconcile more, which takes 0.3 s, depends on the order of a few events.
+        They vary: whether an object needs one reconcile more, which takes 0.3 s, depends on the order of a few events.
         """
         return [self.ready_seconds(f"{name}-{number}") for number in range(VICTIMS)]
 

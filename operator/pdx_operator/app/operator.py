@@ -37,7 +37,7 @@ from pdx_operator.kube.resources import Key
 _POD_LISTS: Final = 4
 """Concurrent lists of pods."""
 _SHARE: Final = 0.1
-"""Reconciles that run for one namespace at any time beside others, on average: see `Credit`."""
+"""Seconds of work per second that cost a namespace no credit: see `Credit`."""
 _LARGE: Final = 2
 """Concurrent reconciles of large objects, of two namespaces: while one rests, the other does not wait."""
 _LARGE_WORK: Final = 3.0

@@ -24,7 +24,7 @@ class FairSlots:
     """
 
     def __init__(self, slots: int, credit: Credit, clock: Callable[[], float], work: float = 1.0) -> None:
-        """`work`: how much of the time in a slot counts as used. `clock`: monotonic, in seconds."""
+        """`work`: how many seconds of work a second in a slot counts as. `clock`: monotonic, in seconds."""
         self._free = slots
         self._most_alone, self._most_beside = max(1, slots // 8), max(1, slots // 16)
         self._credit = credit

@@ -42,8 +42,8 @@ log = logging.getLogger(__name__)
 _WARN_AFTER: Final = 3
 """Consecutive failures from which on the log level is warning."""
 REST: Final = 9.0
-"""After a reconcile of a large object, no other one begins for this many times its duration: each write of such an
-object takes the API server, which serves all tenants, up to a second of CPU."""
+"""After a reconcile of a large object, no other one begins in its namespace for this many times its duration: each
+write of such an object takes the API server, which serves all tenants, up to a second of CPU."""
 _LONGEST_REST: Final = 30.0
 
 
