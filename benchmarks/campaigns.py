@@ -3,15 +3,17 @@
 A campaign writes its own entry when it ends: `begin` and `Run.end`, or `recorded` around its main function.
 """
 
+import ast
 import json
 import re
 import shlex
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
@@ -132,12 +134,42 @@ def staleness(campaign: Campaign, root: Path = ROOT) -> str:
         return "no run on record"
     if campaign.commit.endswith(_CHANGED):
         return "run with changes that were not committed"
-    changed = _git(root, "diff", "--name-only", campaign.commit, "--", *campaign.paths)
+    changed = _git(root, "diff", "--no-renames", "--name-only", campaign.commit, "--", *campaign.paths)
     if changed is None:
         return "run on a commit that this checkout does not have"
-    files = changed.splitlines()
-    more = f" and {len(files) - _SHOWN_CHANGES} more" if len(files) > _SHOWN_CHANGES else ""
+    files = list(islice(_differing(root, campaign.commit, changed.splitlines()), _SHOWN_CHANGES + 1))
+    more = " and others" if len(files) > _SHOWN_CHANGES else ""
     return f"changed since: {', '.join(files[:_SHOWN_CHANGES])}{more}" if files else ""
+
+
+def _differing(root: Path, commit: str, files: Sequence[str]) -> Iterator[str]:
+    """Those files of a diff that can change a result: not a module with other comments, docstrings or line breaks."""
+    for name in files:
+        path = root / name
+        if path.suffix == ".py" and path.exists():
+            before = _git(root, "show", f"{commit}:{name}")
+            if before is not None and _program(before) == _program(path.read_text(encoding="utf-8")):
+                continue
+        yield name
+
+
+def _program(text: str) -> str:
+    """What a module does, as text: its syntax tree, without comments, docstrings and layout."""
+    tree = ast.parse(text)
+    for node in ast.walk(tree):
+        for block in ("body", "orelse", "finalbody"):
+            statements = getattr(node, block, None)
+            if isinstance(statements, list):
+                setattr(node, block, [each for each in statements if not _is_text(each)])
+    return ast.dump(tree)
+
+
+def _is_text(statement: ast.stmt) -> bool:
+    return (
+        isinstance(statement, ast.Expr)
+        and isinstance(statement.value, ast.Constant)
+        and isinstance(statement.value.value, str)
+    )
 
 
 def table(campaigns: Sequence[Campaign], stale: Mapping[str, str]) -> list[str]:

@@ -1,15 +1,16 @@
 """The list of campaigns: what is stale, what an entry says after a run, and that every long test has an entry."""
 
+import ast
 import json
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from benchmarks.campaigns import Campaign, begin, missing, read, recorded, staleness, table
+from benchmarks.campaigns import ROOT, Campaign, arguments, begin, missing, read, recorded, staleness, table
 from tests.soak_entries import Part, belongs, whole
 
 COMMAND = "make long"
@@ -57,6 +58,45 @@ def test_a_result_is_stale_once_a_path_of_its_campaign_has_changed(checkout: Pat
     assert staleness(_only(checkout), checkout) == ""
     lost = replace(_only(checkout), commit="0123456789ab")
     assert staleness(lost, checkout) == "run on a commit that this checkout does not have"
+
+
+DOCUMENTED = '"""A module."""\n\n\nclass A:\n    """One."""\n\n    size = 1\n    """In bytes."""\n'
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "stale"),
+    [
+        (DOCUMENTED, DOCUMENTED.replace("One", "Two").replace("bytes", "kB").replace("A module", "The module"), False),
+        (DOCUMENTED, "class A:\n    size = 1  # in bytes\n", False),
+        ("f(\n    1,\n)\n", "f(1)\n", False),
+        ("if a:\n    b()\nelse:\n    'one'\n    c()\n", "if a:\n    b()\nelse:\n    c()\n", False),
+        (DOCUMENTED, DOCUMENTED.replace("size = 1", "size = 2"), True),
+        (DOCUMENTED, DOCUMENTED.replace("size", "length"), True),
+        ("f('one')\n", "f('two')\n", True),
+        ("a = 'one'\n", "a = 'two'\n", True),
+        ("def f():\n    return 'one'\n", "def f():\n    'one'\n", True),
+        ("2\n", "2\n3\n", True),
+    ],
+)
+@pytest.mark.machine
+def test_other_comments_and_docstrings_make_no_result_stale(
+    checkout: Path, before: str, after: str, stale: bool
+) -> None:
+    (checkout / "code" / "a.py").write_text(before)
+    _git(checkout, "commit", "-qam", "two")
+    recorded(COMMAND, lambda: 0, root=checkout)
+    (checkout / "code" / "a.py").write_text(after)
+    assert staleness(_only(checkout), checkout) == ("changed since: code/a.py" if stale else "")
+
+
+@pytest.mark.machine
+def test_a_file_that_came_went_or_moved_makes_a_result_stale(checkout: Path) -> None:
+    recorded(COMMAND, lambda: 0, root=checkout)
+    for name in "bcde":
+        (checkout / "code" / f"{name}.py").write_text("1\n")
+    (checkout / "code" / "a.py").unlink()
+    _git(checkout, "add", ".")
+    assert staleness(_only(checkout), checkout) == "changed since: code/a.py, code/b.py, code/c.py and others"
 
 
 @pytest.mark.machine
@@ -197,3 +237,48 @@ def test_the_outcome_of_a_soak_names_what_failed_and_counts_what_was_skipped(par
     stopped = part("passed", "passed")
     stopped.ended.remove(CROWD)
     assert stopped.outcome == ""
+
+
+def _imported(path: Path) -> set[Path]:
+    """The modules of `benchmarks` and `tests` that a module imports, directly or not, and itself."""
+    found, left = set(), {path}
+    while left:
+        each = left.pop()
+        found.add(each)
+        left |= set(_imports(each)) - found
+    return found
+
+
+def _imports(path: Path) -> Iterator[Path]:
+    for node in ast.walk(ast.parse((ROOT / path).read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(("benchmarks.", "tests.")):
+            place = Path(*str(node.module).split("."))
+            candidates = [place, *(place / alias.name for alias in node.names)]
+            yield from (file for each in candidates if (ROOT / (file := each.with_suffix(".py"))).is_file())
+
+
+RECORDS = {Path("benchmarks/soak/results.py"), Path("benchmarks/campaigns.py")}
+"""Write results, and measure nothing."""
+
+
+SOAK = "benchmarks/soak/"
+
+
+@pytest.mark.parametrize(
+    "campaign",
+    [each for each in read() if any(path.startswith(SOAK) for path in each.paths)],
+    ids=lambda each: each.command,
+)
+def test_an_entry_has_the_programs_of_its_soak(campaign: Campaign) -> None:
+    programs = {Path(path) for path in campaign.paths if path.startswith(SOAK)}
+    if f"{LOADS} -k" in campaign.command:
+        name = arguments(campaign)[-1].removesuffix("_kv")
+        assert Path(SOAK, f"{name}.py") in programs
+    needed = {path for program in programs for path in _imported(program)} - RECORDS
+    covered = {file.relative_to(ROOT) for path in campaign.paths for file in _files(path)}
+    assert needed - covered == set()
+
+
+def _files(path: str) -> Iterator[Path]:
+    for found in ROOT.glob(path):
+        yield from found.rglob("*.py") if found.is_dir() else [found]
