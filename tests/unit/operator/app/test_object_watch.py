@@ -177,6 +177,16 @@ def test_a_silent_watch_fails_the_probe(monkeypatch: pytest.MonkeyPatch) -> None
     assert not operator.is_alive()
 
 
+async def test_large_objects_of_two_namespaces_do_not_wait_for_each_other() -> None:
+    operator = Operator(Settings("g"), cast("Cluster", _Cluster()), Metrics(lambda: 0.0), (None,))
+    slots = operator._context(Metrics(lambda: 0.0)).large_reconciles
+    async with asyncio.timeout(5), slots.slot("a"), slots.slot("b"):
+        third = asyncio.create_task(slots._wait("a"))
+        await asyncio.sleep(0.01)
+        assert not third.done(), "one for each namespace"
+        third.cancel()
+
+
 async def test_a_reconcile_waits_a_while_until_the_watch_has_been_read(monkeypatch: pytest.MonkeyPatch) -> None:
     setup = _Setup(None)
     await setup.watch.caught_up()

@@ -169,6 +169,30 @@ async def test_a_large_object_rests_and_is_planned_in_a_thread(monkeypatch: pyte
     await asyncio.wait([task, waiting])
 
 
+async def test_events_during_the_wait_for_a_slot_cause_one_reconcile() -> None:
+    setup, seen = _Setup(_Server({"operator": OTHER})), list[int]()
+    context = replace(setup.reconciler._context, ready=lambda namespace: asyncio.sleep(0), intervals=Intervals(0.01))
+    waiting = Reconciler(KEY, context)
+
+    async def count() -> None:
+        seen.append(1)
+
+    waiting.reconcile = count  # type: ignore[method-assign]
+    async with context.reconciles.slot("other"):
+        task = asyncio.create_task(waiting.run())
+        for spec_changed in (False, True, False):
+            await asyncio.sleep(0.01)
+            waiting.enqueue(spec_changed=spec_changed)
+        assert not seen
+    await asyncio.sleep(0.1)
+    assert len(seen) == 1
+    waiting.enqueue(spec_changed=False)
+    await asyncio.sleep(0.1)
+    assert len(seen) == 2
+    task.cancel()
+    await asyncio.wait([task])
+
+
 async def _hold(slots: FairSlots) -> None:
     async with slots.slot("other"):
         pass
