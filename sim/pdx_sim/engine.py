@@ -40,6 +40,9 @@ _SCALING: Final = "The model is currently scaling. Please try again later."
 _RETIRED: Final = "This data-parallel rank has been retired and is awaiting shutdown."
 _RESET: Final = struct.pack("ii", 1, 0)
 """SO_LINGER of zero seconds: a close sends RST."""
+_BACKLOG: Final = 2048
+"""Connections that may wait to be accepted: uvicorn's default, which vLLM keeps. Beyond it, a client tries again after
+a second."""
 _TICKS_PER_LEASE: Final = 30
 _IDLE_POLL: Final = 0.01
 """Seconds."""
@@ -282,7 +285,7 @@ class SimEngine:
         host = self.settings.host
         with _listening(host, self.port, "--listen"):
             self._listener = await listen_steadily(
-                lambda port: loop.create_server(accept, host, port, reuse_address=True), self.port
+                lambda port: loop.create_server(accept, host, port, reuse_address=True, backlog=_BACKLOG), self.port
             )
         self.port = int(self._listener.sockets[0].getsockname()[1])
 

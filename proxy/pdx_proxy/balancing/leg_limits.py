@@ -12,6 +12,8 @@ from pdx_proxy.config.settings import Limits
 from pdx_proxy.endpoints.endpoint import Endpoint
 from pdx_proxy.endpoints.snapshot import Snapshot
 
+_EVEN_SHARE: Final = 0.25
+"""By how much more a D may get than another one, while both may be able to run more; by one request at least."""
 _NO_BATCHES: Final[Mapping[str, float]] = {}
 
 
@@ -37,7 +39,26 @@ def leg_limits(
         ahead = seconds.get(decode.revision, 0.0) if waits else 0.0
         limit = _limit(decode, reports, legs_at(decode), ahead, batch)
         found[decode.name] = _bounded(limit, limits.max_in_flight_per_decode)
+    _even(snapshot.decode, reports, found)
     return found
+
+
+def _even(decodes: Sequence[Endpoint], reports: LoadReports, found: dict[str, float]) -> None:
+    """Bound the limits of D's that may be able to run more by the lowest one of their revision, but not below the load.
+
+    Their reports come at different times. Otherwise the first D whose limit rises would get all requests that wait,
+    those that the other ones could run included, and keep them in its queue.
+    """
+    growing: dict[str, list[Endpoint]] = {}
+    for decode in decodes:
+        limit = reports.limits.get(decode.name)
+        if limit is not None and limit.grows:
+            growing.setdefault(decode.revision, []).append(decode)
+    for peers in growing.values():
+        least = min(found[decode.name] for decode in peers)
+        most = floor(least + max(1.0, _EVEN_SHARE * least))
+        for decode in peers:
+            found[decode.name] = min(found[decode.name], max(most, reports.limits[decode.name].load))
 
 
 def _limit(

@@ -21,20 +21,14 @@ _LEFT: Final = frozenset({7, 8})
 
 _RESET: Final = struct.pack("ii", 1, 0)
 """SO_LINGER of zero seconds: closing then resets the connection."""
-_NO_RESET: Final = struct.pack("ii", 0, 0)
 
 
 def cut(transport: asyncio.Transport) -> None:
     """Reset a connection: no peer takes that for the end of an answer, and no port stays in TIME_WAIT."""
     sock = transport.get_extra_info("socket")
     if sock is not None and sock.fileno() >= 0:
-        reset_on_close(sock, True)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
     transport.abort()
-
-
-def reset_on_close(sock: socket.socket, resets: bool) -> None:
-    """Set whether closing the socket resets its connection."""
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET if resets else _NO_RESET)
 
 
 def detect_lost_peer(sock: socket.socket | None, seconds: float) -> None:

@@ -51,13 +51,15 @@ def _check_nothing_ejected(world: World) -> None:
 
 
 async def test_without_files_clients_get_503_and_no_engine_is_ejected(
-    order: Order, make_world: MakeWorld, caplog: pytest.LogCaptureFixture
+    order: Order, make_world: MakeWorld, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = await make_world(order, prefill=2, decode=2)
     assert (await world.complete()).status == 200  # the client's connection stays open
     await _disconnect(world)
     before = [engine.counts.requests.total() for engine in world.engines]
-    with caplog.at_level(logging.WARNING), _no_files():
+    with monkeypatch.context() as patch, caplog.at_level(logging.WARNING), _no_files():
+        # Each request needs a new connection, and none that is closed leaves a file for it.
+        patch.setattr(ConnectionPool, "take", lambda *_: None)
         replies = [await world.complete() for _ in range(7)]
         for endpoint in world.gateway.registry.snapshot.everything:
             for _ in range(FAILED_CHECKS):
@@ -103,13 +105,15 @@ async def test_other_limits_of_the_gateway_count_against_no_engine(
     assert (await world.outcomes())["exhausted"] == 6
 
 
-async def test_a_warm_up_without_files_ejects_no_other_engine(make_world: MakeWorld) -> None:
+async def test_a_warm_up_without_files_ejects_no_other_engine(
+    make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A P that is warmed up needs a D. That the gateway cannot connect to the D shows nothing about it."""
     world = await make_world(Order.PREFILL_FIRST)
     await _disconnect(world)
     prefill = world.endpoint(world.p)
+    monkeypatch.setattr(world.gateway._engines.pool, "take", lambda *_: None)  # each request needs a new connection
     with _no_files():
-        world.gateway._engines.pool.close()  # the metrics are read at short intervals
         with pytest.raises(ConnectFailure) as failed:
             await world.gateway.endpoint_manager._warm_ups._warm_pair(prefill, world.endpoint(world.d))
         assert failed.value.local

@@ -3,18 +3,19 @@
 import asyncio
 import logging
 import os
-import socket
 from collections import defaultdict, deque
 from collections.abc import Mapping
 from typing import Final, cast
 
 from pdx_proxy.config.settings import Address
-from pdx_proxy.http.tcp import reset_on_close
+from pdx_proxy.http.tcp import cut
 from pdx_proxy.http.upstream.connection import Connection
 from pdx_proxy.http.upstream.failures import ConnectFailure, ConnectTimeout, EngineFailure, is_local
 
 _REPORT_SECONDS: Final = 60.0
 """Between two lines about the gateway's own limits."""
+_ABANDONED_SECONDS: Final = 1.0
+"""How long the gateway goes on to open a connection whose request has ended."""
 _log: Final = logging.getLogger(__name__)
 
 _HELD_BYTES: Final = 32 * 1024 * 1024
@@ -26,6 +27,11 @@ def _reason(error: OSError) -> str:
     number = error.errno
     text = os.strerror(number).lower() if number is not None and number > 0 else error.strerror or str(error)
     return text if "connect" in text else f"cannot connect: {text}"
+
+
+def _reset(opening: "asyncio.Task[tuple[asyncio.Transport, asyncio.Protocol]]") -> None:
+    if not opening.cancelled() and opening.exception() is None:
+        cut(opening.result()[0])
 
 
 class Departed:
@@ -81,8 +87,7 @@ class ConnectionPool:
         """A new connection to the address; raises ConnectFailure."""
         connection = Connection(name, self._loop)
         try:
-            async with asyncio.timeout(self._connect_seconds):
-                await self._open_to(connection, address)
+            await self._open_to(connection, address)
         except TimeoutError as error:
             raise ConnectTimeout(name, "connecting timed out") from error
         except OSError as error:
@@ -103,21 +108,25 @@ class ConnectionPool:
         return connection
 
     async def _open_to(self, connection: Connection, address: Address) -> None:
-        """Open a connection. If its request ends meanwhile, it is reset: its port would stay in TIME_WAIT."""
-        host, port = address.host, address.port
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        if family is socket.AF_INET and not host.replace(".", "").isdigit():  # a name, which may have several addresses
-            await self._loop.create_connection(lambda: cast("asyncio.Protocol", connection), host, port)
-            return
-        sock = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
-        reset_on_close(sock, True)
+        """Open a connection. If its request ends meanwhile, it is reset: its port would stay in TIME_WAIT.
+
+        Raises TimeoutError and other OSErrors.
+        """
+        loop = self._loop
+        opening = loop.create_task(
+            loop.create_connection(lambda: cast("asyncio.Protocol", connection), address.host, address.port)
+        )
         try:
-            await self._loop.sock_connect(sock, (host, port))
-            await self._loop.create_connection(lambda: cast("asyncio.Protocol", connection), sock=sock)
-        except BaseException:
-            sock.close()
+            await asyncio.wait((opening,), timeout=self._connect_seconds)
+        except asyncio.CancelledError:
+            # The kernel may have connected it already, and only an open connection can be reset.
+            opening.add_done_callback(_reset)
+            loop.call_later(_ABANDONED_SECONDS, opening.cancel)
             raise
-        reset_on_close(sock, False)
+        if not opening.done():
+            opening.cancel()
+            raise TimeoutError
+        opening.result()
 
     def _report(self, error: Exception) -> None:
         """Log that the gateway is at its own limits: one line a minute."""
