@@ -111,6 +111,8 @@ class EngineLimit:
     """Requests that end in a second at this load."""
     latency: float = 0.0
     """Seconds that a request takes, its wait in the engine's queue included."""
+    queued: float = 0.0
+    """Requests that waited in its queue for capacity at that moment."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,7 +245,7 @@ class LimitEstimator:
         load = busy + sample.waiting
         rate = round(self._rate(load), 2)
         grows = self._full_at is None and not (self._runs and limit >= self._runs)
-        return EngineLimit(limit, load, grows, self._was_full, rate, self._latency)
+        return EngineLimit(limit, load, grows, self._was_full, rate, self._latency, sample.waiting)
 
     def _grow(self, sample: EngineSample, steady: float) -> None:
         """Nothing waits. Requests that wait for their KV do not show that the engine can run them too.

@@ -6,7 +6,7 @@ from math import floor, inf
 from typing import Final
 
 from pdx_api.names import Order, Role
-from pdx_proxy.balancing.engine_limits import FIRST_LIMIT, UNREPORTED_LIMIT, Legs, own_limit, under_way
+from pdx_proxy.balancing.engine_limits import FIRST_LIMIT, UNREPORTED_LIMIT, EngineLimit, Legs, own_limit, under_way
 from pdx_proxy.balancing.load_reports import LoadReports
 from pdx_proxy.config.settings import Limits
 from pdx_proxy.endpoints.endpoint import Endpoint
@@ -33,46 +33,61 @@ def leg_limits(
     for prefill in snapshot.prefill:
         found[prefill.name] = _bounded(_limit(prefill, reports, legs_at(prefill)), limits.max_in_flight_per_prefill)
     seconds = {revision: _prefill_seconds(peers, reports) for revision, peers in snapshot.peers.items()}
+    ahead = {d.name: _ahead(d, reports, seconds.get(d.revision, 0.0)) for d in snapshot.decode}
+    even = _even_limits(snapshot.decode, reports, ahead)
     for decode in snapshot.decode:
-        waits = decode.order is Order.PREFILL_FIRST and decode.role is Role.DECODE
-        batch = batches.get(decode.name, inf)
-        ahead = seconds.get(decode.revision, 0.0) if waits else 0.0
-        limit = _limit(decode, reports, legs_at(decode), ahead, batch)
-        found[decode.name] = _bounded(limit, limits.max_in_flight_per_decode)
-    _even(snapshot.decode, reports, found)
+        name = decode.name
+        batch, most = batches.get(name, inf), even.get(name, inf)
+        limit = _limit(decode, reports, legs_at(decode), ahead[name], batch, most)
+        found[name] = _bounded(limit, limits.max_in_flight_per_decode)
     return found
 
 
-def _even(decodes: Sequence[Endpoint], reports: LoadReports, found: dict[str, float]) -> None:
-    """Bound the limits of D's that may be able to run more by the lowest one of their revision, but not below the load.
-
-    Their reports come at different times. Otherwise the first D whose limit rises would get all requests that wait,
-    those that the other ones could run included, and keep them in its queue.
-    """
-    growing: dict[str, list[Endpoint]] = {}
-    for decode in decodes:
-        limit = reports.limits.get(decode.name)
-        if limit is not None and limit.grows:
-            growing.setdefault(decode.revision, []).append(decode)
-    for peers in growing.values():
-        least = min(found[decode.name] for decode in peers)
-        most = floor(least + max(1.0, _EVEN_SHARE * least))
-        for decode in peers:
-            found[decode.name] = min(found[decode.name], max(most, reports.limits[decode.name].load))
-
-
-def _limit(
-    endpoint: Endpoint, reports: LoadReports, legs: Legs, prefill_seconds: float = 0.0, batch: float = inf
-) -> float | None:
-    """The limit by the engine's reports and the largest batch; None if it reports nothing and has no such batch.
+def _ahead(decode: Endpoint, reports: LoadReports, prefill_seconds: float) -> int:
+    """How many requests of all gateways for a D may be at a P.
 
     A D whose P goes first gets its leg only when P has finished. So besides the legs that it has room for now, it gets
     those that find room by then.
     """
+    limit = reports.limits.get(decode.name)
+    if limit is None or decode.order is not Order.PREFILL_FIRST or decode.role is not Role.DECODE:
+        return 0
+    return floor(under_way(limit, prefill_seconds))
+
+
+def _even_limits(decodes: Sequence[Endpoint], reports: LoadReports, ahead: Mapping[str, int]) -> dict[str, float]:
+    """Return the most requests of all gateways for each D that may be able to run more.
+
+    D's of one revision get nearly as many as the one with the lowest limit, or as they run. Their reports come at
+    different times. Otherwise the first one whose limit rises would get all requests that wait, and keep in its queue
+    those that the other ones could run.
+    """
+    found: dict[str, float] = {}
+    growing: dict[str, dict[str, EngineLimit]] = {}
+    for decode in decodes:
+        limit = reports.limits.get(decode.name)
+        if limit is not None and limit.grows:
+            growing.setdefault(decode.revision, {})[decode.name] = limit
+    for peers in growing.values():
+        least = min(limit.requests + ahead[name] for name, limit in peers.items())
+        for name, limit in peers.items():
+            base = max(least, limit.load - limit.queued)
+            found[name] = base + max(1.0, _EVEN_SHARE * base)
+    return found
+
+
+def _limit(
+    endpoint: Endpoint, reports: LoadReports, legs: Legs, ahead: int = 0, batch: float = inf, most: float = inf
+) -> float | None:
+    """The limit by the engine's reports and the largest batch; None if it reports nothing and has no such batch.
+
+    `ahead` and `most`: see `_ahead` and `_even_limits`.
+    """
     limit = reports.limits.get(endpoint.name)
     if limit is not None:
-        limit = replace(limit, requests=min(limit.requests, batch))
-        return floor(own_limit(limit, legs, floor(under_way(limit, prefill_seconds))))
+        requests = min(limit.requests, most)
+        limit = replace(limit, requests=min(requests, batch))
+        return floor(own_limit(limit, legs, min(ahead, most - requests)))
     if endpoint.name not in reports.silent:
         return FIRST_LIMIT
     return None if batch == inf else batch

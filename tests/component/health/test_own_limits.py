@@ -2,22 +2,25 @@
 
 import asyncio
 import errno
+import itertools
 import logging
 import os
 import resource
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 
 import pytest
+import uvloop
 
 from pdx_api.names import Order
 from pdx_proxy.config.settings import Address
 from pdx_proxy.engines.probe import answers_health
 from pdx_proxy.health.health_checks import FAILED_CHECKS, conclude
 from pdx_proxy.http.upstream.connection_pool import ConnectionPool
-from pdx_proxy.http.upstream.failures import ConnectFailure
+from pdx_proxy.http.upstream.failures import ConnectFailure, ConnectTimeout
 from tests.component.conftest import MakeWorld
 from tests.component.harness import ORDERS, Shape, World, eventually
 
@@ -145,31 +148,90 @@ def test_ports(order: Order) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-async def test_a_connection_that_nobody_awaits_any_more_is_reset() -> None:
+class _Engine:
+    """Accepts connections, and keeps how each of them ended."""
+
+    def __init__(self) -> None:
+        self.ends: list[Exception | None] = []
+        self.ended = asyncio.Event()
+
+    @asynccontextmanager
+    async def listening(self) -> AsyncIterator[Address]:
+        server = await asyncio.get_running_loop().create_server(lambda: _Ends(self), "127.0.0.1", 0)
+        async with server:
+            yield Address(*server.sockets[0].getsockname())
+
+
+class _Ends(asyncio.Protocol):
+    def __init__(self, engine: _Engine) -> None:
+        self._engine = engine
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._engine.ends.append(exc)
+        self._engine.ended.set()
+
+
+LOOPS = pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
+
+
+@LOOPS
+def test_a_connection_that_nobody_awaits_any_more_is_reset(loop: Callable[[], asyncio.AbstractEventLoop]) -> None:
     """Its port would stay in TIME_WAIT if the gateway closed it."""
-    ends: list[Exception | None] = []
-    ended = asyncio.Event()
+    with asyncio.Runner(loop_factory=loop) as runner:
+        ends = runner.run(_leave_at_each_step())
+    assert len(ends) >= 2
+    assert all(isinstance(end, ConnectionResetError) for end in ends), ends
 
-    class Engine(asyncio.Protocol):
-        def connection_lost(self, exc: Exception | None) -> None:
-            ends.append(exc)
-            ended.set()
 
-    server = await asyncio.get_running_loop().create_server(Engine, "127.0.0.1", 0)
-    async with server:
+async def _leave_at_each_step() -> list[Exception | None]:
+    """Cancel a connect at each step of it; return how the connections ended for the engine."""
+    engine = _Engine()
+    async with engine.listening() as address:
         pool = ConnectionPool(idle_seconds=1, connect_seconds=1)
-        address = Address(*server.sockets[0].getsockname())
-        for turns in range(6):  # a client may leave at each step of connecting
-            ended.clear()
+        for turns in itertools.count():
+            engine.ended.clear()
             connecting = asyncio.create_task(pool.connect(address, "d"))
             for _ in range(turns):
                 await asyncio.sleep(0)
             if connecting.done():
-                break
+                connecting.result().abort(ConnectionResetError())
+                return engine.ends
             connecting.cancel()
             await asyncio.gather(connecting, return_exceptions=True)
-            if turns:  # else it did not begin
-                async with asyncio.timeout(5):
-                    await ended.wait()
-    assert len(ends) >= 2
+            with suppress(TimeoutError):  # in the first steps, nothing is connected yet
+                async with asyncio.timeout(0.2 if turns < 2 else 5):
+                    await engine.ended.wait()
+    raise AssertionError
+
+
+@LOOPS
+def test_a_connection_that_comes_too_late_is_reset(loop: Callable[[], asyncio.AbstractEventLoop]) -> None:
+    """The gateway was too busy to see that it is open."""
+    with asyncio.Runner(loop_factory=loop) as runner:
+        ends, late = runner.run(_stall())
+    assert late
     assert all(isinstance(end, ConnectionResetError) for end in ends), ends
+
+
+async def _stall() -> tuple[list[Exception | None], int]:
+    """Block the loop at each step of a connect; return how late connections ended, and their number."""
+    engine, late = _Engine(), 0
+    async with engine.listening() as address:
+        pool = ConnectionPool(idle_seconds=1, connect_seconds=0.05)
+        for turns in range(1, 6):
+            engine.ended.clear()
+            connecting = asyncio.create_task(pool.connect(address, "d"))
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            _block(0.1)
+            try:
+                (await connecting).abort(ConnectionResetError())
+            except ConnectTimeout:
+                late += 1
+            async with asyncio.timeout(5):
+                await engine.ended.wait()
+    return engine.ends, late
+
+
+def _block(seconds: float) -> None:
+    time.sleep(seconds)

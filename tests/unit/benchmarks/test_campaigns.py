@@ -76,6 +76,7 @@ DOCUMENTED = '"""A module."""\n\n\nclass A:\n    """One."""\n\n    size = 1\n   
         ("a = 'one'\n", "a = 'two'\n", True),
         ("def f():\n    return 'one'\n", "def f():\n    'one'\n", True),
         ("2\n", "2\n3\n", True),
+        ("2\n", "2 +\n", True),
     ],
 )
 @pytest.mark.machine

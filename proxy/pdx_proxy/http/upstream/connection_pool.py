@@ -14,8 +14,8 @@ from pdx_proxy.http.upstream.failures import ConnectFailure, ConnectTimeout, Eng
 
 _REPORT_SECONDS: Final = 60.0
 """Between two lines about the gateway's own limits."""
-_ABANDONED_SECONDS: Final = 1.0
-"""How long the gateway goes on to open a connection whose request has ended."""
+_ABANDONED_SECONDS: Final = 0.5
+"""How long the gateway goes on opening a connection whose request has ended."""
 _log: Final = logging.getLogger(__name__)
 
 _HELD_BYTES: Final = 32 * 1024 * 1024
@@ -29,7 +29,10 @@ def _reason(error: OSError) -> str:
     return text if "connect" in text else f"cannot connect: {text}"
 
 
-def _reset(opening: "asyncio.Task[tuple[asyncio.Transport, asyncio.Protocol]]") -> None:
+_Opening = asyncio.Task[tuple[asyncio.Transport, asyncio.Protocol]]
+
+
+def _reset(opening: _Opening) -> None:
     if not opening.cancelled() and opening.exception() is None:
         cut(opening.result()[0])
 
@@ -110,7 +113,7 @@ class ConnectionPool:
     async def _open_to(self, connection: Connection, address: Address) -> None:
         """Open a connection. If its request ends meanwhile, it is reset: its port would stay in TIME_WAIT.
 
-        Raises TimeoutError and other OSErrors.
+        Raises OSError, which includes TimeoutError, and MemoryError.
         """
         loop = self._loop
         opening = loop.create_task(
@@ -118,15 +121,21 @@ class ConnectionPool:
         )
         try:
             await asyncio.wait((opening,), timeout=self._connect_seconds)
-        except asyncio.CancelledError:
-            # The kernel may have connected it already, and only an open connection can be reset.
-            opening.add_done_callback(_reset)
-            loop.call_later(_ABANDONED_SECONDS, opening.cancel)
+        except BaseException:
+            self._abandon(opening)
             raise
         if not opening.done():
-            opening.cancel()
+            self._abandon(opening)
             raise TimeoutError
         opening.result()
+
+    def _abandon(self, opening: _Opening) -> None:
+        """Reset a connection as soon as it is open. Before, the loop gives no access to its socket.
+
+        What the kernel has connected is open a moment later. The rest is closed, and takes no port then.
+        """
+        opening.add_done_callback(_reset)
+        self._loop.call_later(_ABANDONED_SECONDS, opening.cancel)
 
     def _report(self, error: Exception) -> None:
         """Log that the gateway is at its own limits: one line a minute."""

@@ -307,32 +307,3 @@ def test_legs_are_limited_by_reports_and_settings() -> None:
     silent = LoadReports(silent=frozenset((p.name, d.name, pushed.name)))
     assert found(silent) == [UNREPORTED_LIMIT] * 3
     assert found(silent, max_in_flight_per_decode=700, max_in_flight_per_prefill=9) == [9, 700, 700]
-
-
-@pytest.mark.parametrize(
-    ("first", "second", "expected"),
-    [
-        ((20, 7), (6, 5), [7, 6]),
-        ((20, 12), (6, 5), [12, 6]),
-        ((20, 7), (40, 7), [20, 25]),
-        ((8, 4), (8, 4), [8, 8]),
-    ],
-    ids=["one more", "not below its load", "a quarter more", "equal"],
-)
-def test_decodes_that_may_run_more_get_nearly_as_many_as_each_other(
-    first: tuple[int, int], second: tuple[int, int], expected: list[float]
-) -> None:
-    """The first one whose limit rises would get all that wait. It runs four of them, and the other one is idle."""
-    ds = [endpoint(name, Role.DECODE, Order.CONCURRENT) for name in "abc"]
-    snapshot = Snapshot.of(ds)
-    full = EngineLimit(4, load=4)
-    found = [EngineLimit(requests, load=load, grows=True) for requests, load in (first, second)]
-
-    def limits(*of: EngineLimit) -> list[float]:
-        reports = LoadReports(limits=dict(zip((each.name for each in ds), of, strict=True)))
-        return list(leg_limits(snapshot, reports, Limits(), lambda _: Legs(100)).values())
-
-    assert limits(*found, full) == [*expected, 4]
-    known = [replace(limit, grows=False) for limit in found]
-    assert limits(*known, full) == [first[0], second[0], 4]
-    assert limits(found[0], known[1], full) == [first[0], second[0], 4], "the others run all that they can"
