@@ -30,6 +30,9 @@ class Loop:
     async def create_connection(self, factory: Any, *_: Any) -> None:
         factory()
 
+    def create_task(self, opening: Any) -> Any:
+        return asyncio.get_running_loop().create_task(opening)
+
     def call_later(self, seconds: float, call: Callable[..., None], *arguments: Any) -> SimpleNamespace:
         timer = (self.now + seconds, call, arguments)
         self.timers.append(timer)
@@ -62,7 +65,9 @@ async def test_a_connection_that_is_over_at_once_is_not_kept(monkeypatch: pytest
     async def create_connection(factory: Any, *_: Any) -> None:
         factory().connection_lost(None)
 
-    monkeypatch.setattr(pool, "_loop", SimpleNamespace(create_connection=create_connection, time=lambda: 0.0))
+    task = asyncio.get_running_loop().create_task
+    loop = SimpleNamespace(create_connection=create_connection, create_task=task, time=lambda: 0.0)
+    monkeypatch.setattr(pool, "_loop", loop)
     connection = await pool.connect(Address("h", 1), "d")
     assert connection.lost is not None
     assert not any(pool._open.values())
