@@ -58,9 +58,9 @@ def _ahead(decode: Endpoint, reports: LoadReports, prefill_seconds: float) -> in
 def _even_limits(decodes: Sequence[Endpoint], reports: LoadReports, ahead: Mapping[str, int]) -> dict[str, float]:
     """Return the most requests of all gateways for each D that may be able to run more.
 
-    D's of one revision get nearly as many as the one with the lowest limit, or as they run. Their reports come at
-    different times. Otherwise the first one whose limit rises would get all requests that wait, and keep in its queue
-    those that the other ones could run.
+    Each gets at most a quarter more, or one request, than the lowest limit in its revision, or than it runs. The
+    reports of D's come at different times. Without this bound, the first D whose limit rises would get all requests
+    that wait, and those that the others could run would wait in its queue.
     """
     found: dict[str, float] = {}
     growing: dict[str, dict[str, EngineLimit]] = {}

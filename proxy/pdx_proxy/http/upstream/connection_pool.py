@@ -15,9 +15,11 @@ from pdx_proxy.http.upstream.failures import ConnectFailure, ConnectTimeout, Eng
 _REPORT_SECONDS: Final = 60.0
 """Between two lines about the gateway's own limits."""
 _ABANDONED_SECONDS: Final = 0.5
-"""How long the gateway goes on opening a connection whose request has ended."""
+"""How long the gateway goes on opening a connection that no request waits for any more."""
 _log: Final = logging.getLogger(__name__)
 
+_Opening = asyncio.Task[tuple[asyncio.Transport, asyncio.Protocol]]
+"""A connection that is being opened."""
 _HELD_BYTES: Final = 32 * 1024 * 1024
 """How many bytes of one engine's unfinished answers are held at the same time: of P's, of pages and of errors."""
 
@@ -27,9 +29,6 @@ def _reason(error: OSError) -> str:
     number = error.errno
     text = os.strerror(number).lower() if number is not None and number > 0 else error.strerror or str(error)
     return text if "connect" in text else f"cannot connect: {text}"
-
-
-_Opening = asyncio.Task[tuple[asyncio.Transport, asyncio.Protocol]]
 
 
 def _reset(opening: _Opening) -> None:
@@ -111,7 +110,7 @@ class ConnectionPool:
         return connection
 
     async def _open_to(self, connection: Connection, address: Address) -> None:
-        """Open a connection. If its request ends meanwhile, it is reset: its port would stay in TIME_WAIT.
+        """Open a connection. If its request ends meanwhile, or if it takes too long, it is reset (see `_abandon`).
 
         Raises OSError, which includes TimeoutError, and MemoryError.
         """
@@ -130,9 +129,10 @@ class ConnectionPool:
         opening.result()
 
     def _abandon(self, opening: _Opening) -> None:
-        """Reset a connection as soon as it is open. Before, the loop gives no access to its socket.
+        """Reset a connection that no request waits for any more: closing it would leave its port in TIME_WAIT.
 
-        What the kernel has connected is open a moment later. The rest is closed, and takes no port then.
+        The loop gives access to a socket only when it is connected. A connection that is still not open after
+        `_ABANDONED_SECONDS` is closed, which frees its port at once.
         """
         opening.add_done_callback(_reset)
         self._loop.call_later(_ABANDONED_SECONDS, opening.cancel)
