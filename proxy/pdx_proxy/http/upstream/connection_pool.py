@@ -18,8 +18,6 @@ _ABANDONED_SECONDS: Final = 0.5
 """How long the gateway goes on opening a connection that no request waits for any more."""
 _log: Final = logging.getLogger(__name__)
 
-_Opening = asyncio.Task[tuple[asyncio.Transport, asyncio.Protocol]]
-"""A connection that is being opened."""
 _HELD_BYTES: Final = 32 * 1024 * 1024
 """How many bytes of one engine's unfinished answers are held at the same time: of P's, of pages and of errors."""
 
@@ -29,6 +27,10 @@ def _reason(error: OSError) -> str:
     number = error.errno
     text = os.strerror(number).lower() if number is not None and number > 0 else error.strerror or str(error)
     return text if "connect" in text else f"cannot connect: {text}"
+
+
+_Opening = asyncio.Task[tuple[asyncio.Transport, asyncio.Protocol]]
+"""A connection that is being opened."""
 
 
 def _reset(opening: _Opening) -> None:
