@@ -23,7 +23,8 @@ class Senders:
         self._before: dict[str, int] = {}
         self._requests = 0
         self._requests_before = 0
-        self._ends = 0.0
+        self._ends: float | None = None
+        """When the present half minute ends; None until the time is known."""
 
     def count(self) -> int:
         """Count a request; return for how many requests its address stands, if its client has no key. Mostly 0."""
@@ -42,6 +43,8 @@ class Senders:
 
     def advance(self, now: float) -> None:
         """Forget what is too old. Called about once a second."""
+        if self._ends is None:  # what was counted before is of the first half minute
+            self._ends = now + _HALF_SECONDS
         if now < self._ends:
             return
         idle = now >= self._ends + _HALF_SECONDS

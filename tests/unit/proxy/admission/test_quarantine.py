@@ -113,6 +113,18 @@ def test_senders_of_the_last_minute() -> None:
     assert senders.report() == {"requests": 0, "addresses": {}}
 
 
+def test_the_first_report_of_load_forgets_no_sender() -> None:
+    """A gateway may serve requests before it has read its engines' metrics."""
+    senders = Senders()
+    senders.count_address("a", senders.count())
+    senders.advance(100.0)
+    assert senders.report() == {"requests": 1, "addresses": {"a": 1}}
+    senders.advance(130.0)
+    assert senders.report() == {"requests": 1, "addresses": {"a": 1}}
+    senders.advance(160.0)
+    assert senders.report() == {"requests": 0, "addresses": {}}
+
+
 def test_senders_are_bounded() -> None:
     senders = Senders()
     for number in range(10_000):
