@@ -46,7 +46,8 @@ def state(policy: ExpectedWait) -> dict[str, Any]:
     """What outlives the open legs."""
     engines = {
         name: (
-            *(list(engine.cache._blocks.items()), engine.cache.tokens, engine.recent, engine.sent_at),
+            *(list(engine.cache._blocks.items()), engine.cache._reserved, engine.cache._latest),
+            *(engine.cache.tokens, engine.recent, engine.sent_at),
             *(engine.backlog, engine.measured.tokens, engine.measured.seconds, engine.expected_hits),
         )
         for name, engine in policy.engines.items()
