@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.campaigns import recorded
-from benchmarks.gateway import cache, memory, plot, processes, published, report, strictness
+from benchmarks.gateway import beside, cache, memory, plot, processes, published, report, strictness
 from benchmarks.gateway.commits import CHECKOUT
-from benchmarks.gateway.gateways import GATEWAYS, PDX, REPORTING, Engines, Gateway
+from benchmarks.gateway.gateways import GATEWAYS, PDX, PDX_TWO, REPORTING, Engines, Gateway
 from benchmarks.gateway.loads import LOADS, Load
 from benchmarks.gateway.measure import Bench, run
 from benchmarks.gateway.rows import judge
@@ -48,6 +48,12 @@ def read_arguments() -> argparse.Namespace:
     )
     parser.add_argument(
         "--memory", type=float, metavar="SECONDS", help="measure memory instead (the gate asks for 600)"
+    )
+    parser.add_argument(
+        "--streams", type=int, metavar="NUMBER", help="measure the memory of so many open streams instead (10000)"
+    )
+    parser.add_argument(
+        "--beside", metavar="COMMIT", help="compare with an earlier commit of PDX instead (657efa9 or later)"
     )
     parser.add_argument("--keep", action="store_true", help="write nothing into the checkout, as in a part run")
     return parser.parse_args()
@@ -134,6 +140,7 @@ def main() -> int:
     """Run the benchmark as the command line requests; a whole run writes its entry into the list of campaigns."""
     arguments = read_arguments()
     part = arguments.keep or arguments.only or arguments.loads or arguments.memory
+    part = part or arguments.streams or arguments.beside
     return recorded("make bench", lambda: measure(arguments), whole=not part)
 
 
@@ -141,9 +148,11 @@ def measure(arguments: argparse.Namespace) -> int:
     """Run the benchmark; status 1 when it cannot be run."""
     engines = Engines()
     chosen = [g for g in GATEWAYS if not arguments.only or g.command is None or g.name in arguments.only]
-    if arguments.memory:
-        chosen = [PDX]
     loads = [load for load in LOADS if not arguments.loads or load.name in arguments.loads]
+    if arguments.memory or arguments.streams:
+        chosen = [PDX_TWO if arguments.streams else PDX]
+    elif arguments.beside:
+        chosen, loads = beside.plan(arguments.beside, arguments.loads)
     os.sched_setaffinity(0, {int(core) for core in arguments.load_core.split(",")})
     with tempfile.TemporaryDirectory(prefix="pdx-bench-") as name, ExitStack() as stack:
         folder = Path(name)
@@ -170,6 +179,8 @@ def measure(arguments: argparse.Namespace) -> int:
         bench = Bench(tools.generator, engines, arguments.gateway_core, arguments.load_core, pids)
         if arguments.memory:
             return measure_memory(bench, arguments)
+        if arguments.streams:
+            return measure_streams(bench, arguments)
         present = [gateway for gateway in chosen if gateway.command is None or gateway.name in pids]
         document: dict[str, Any] = {
             "date": datetime.datetime.now(tz=datetime.UTC).date().isoformat(),
@@ -179,8 +190,21 @@ def measure(arguments: argparse.Namespace) -> int:
             "options": {"rounds": arguments.rounds, "seconds": arguments.seconds},
             "rounds": measure_rounds(bench, loads, present, arguments.rounds, arguments.seconds),
         }
-    conclude(arguments, document, present)
+    if arguments.beside:
+        conclude_beside(arguments, document, loads)
+    else:
+        conclude(arguments, document, present)
     return 0
+
+
+def conclude_beside(arguments: argparse.Namespace, document: dict[str, Any], loads: list[Load]) -> None:
+    """Print and store the comparison with a commit."""
+    if document["missing"]:
+        progress(f"not compared: {document['missing']}")
+        return
+    table = list(beside.lines(document["rounds"], arguments.beside, loads))
+    progress("\n".join(["", *table]))
+    _store(arguments, f"beside-{arguments.beside}", {**document, "table": table})
 
 
 def measure_memory(bench: Bench, arguments: argparse.Namespace) -> int:
@@ -193,12 +217,31 @@ def measure_memory(bench: Bench, arguments: argparse.Namespace) -> int:
         f"memory: at most {found['most_mb']:.0f} MB, middle third {found['middle_third_mb']:.0f} MB, "
         f"last third {found['last_third_mb']:.0f} MB: {'met' if found['gate_met'] else 'NOT MET'}"
     )
-    if not arguments.keep:
-        today = datetime.datetime.now(tz=datetime.UTC).date().isoformat()
-        path = report.HERE / "results" / f"{today}-memory.json"
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(json.dumps({"date": today, "machine": report.machine(), **found}) + "\n")
+    _store(arguments, "memory", found)
     return 0
+
+
+def measure_streams(bench: Bench, arguments: argparse.Namespace) -> int:
+    """The memory of open streams."""
+    if PDX_TWO.name not in bench.pids:
+        return 1
+    found = memory.measure_streams(bench, arguments.streams)
+    progress(
+        f"{found['streams']:,.0f} open streams, {found['errors']} errors: {found['kb_per_stream']:.1f} kB each "
+        f"({found['idle_mb']:.0f} MB before, {found['open_mb']:.0f} MB with them, two workers)"
+    )
+    _store(arguments, "streams", found)
+    return 0
+
+
+def _store(arguments: argparse.Namespace, name: str, found: dict[str, Any]) -> None:
+    """Write a result beside those of the whole benchmark."""
+    if arguments.keep:
+        return
+    today = datetime.datetime.now(tz=datetime.UTC).date().isoformat()
+    path = report.HERE / "results" / f"{today}-{name}.json"
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps({"date": today, "machine": report.machine(), **found}) + "\n")
 
 
 def _interrupt(*_: object) -> None:

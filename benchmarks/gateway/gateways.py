@@ -85,6 +85,14 @@ class Gateway:
     """From the engines, its port and a folder for its files; raises SetupError."""
 
 
+COMMIT: Final = "2109863"
+"""Of 22 November 2026: the fastest gateway of the past."""
+_NO_PROBES: Final = ["--verification-period-seconds", "0"]
+"""Transfer probes are off, because engines count what the load sends."""
+_FORMER_NO_PROBES: Final = ["--canary-seconds", "0"]
+"""The same at COMMIT."""
+
+
 def _urls(ports: tuple[int, ...]) -> list[str]:
     return [f"http://127.0.0.1:{port}" for port in ports]
 
@@ -99,13 +107,12 @@ def _pdx(
         line += ["--admin", f"127.0.0.1:{admin_port(port)}", "--workers", str(workers)]
         own = REPORTING if reporting else engines
         line += ["--prefill", *_urls(own.prefill), "--decode", *_urls(own.decode)]
-        # Transfer probes are off, because engines count what the load sends.
-        line += ["--verification-period-seconds" if commit is None else "--canary-seconds", "0"]
         if not reporting:
             line += ["--max-in-flight-per-decode", "8192"]  # the peers have no limit, and 5000 streams are one load
         if not compiled:
-            return Command(line, checkout_version(), {"PDX_COMPILED": "0"})
+            return Command([*line, *_NO_PROBES], checkout_version(), {"PDX_COMPILED": "0"})
         code = code_of_checkout() if commit is None else code_of_commit(commit)
+        line += _FORMER_NO_PROBES if commit == COMMIT else _NO_PROBES
         version = checkout_version() if commit is None else code.name
         return Command(line, version, {"PYTHONPATH": code.python_path()})
 
@@ -162,11 +169,24 @@ PDX: Final = Gateway("pdx", "pdx", 18301, command=_pdx(1))
 PDX_TWO: Final = Gateway("pdx-2", "pdx, two workers", 18302, command=_pdx(2))
 PDX_PURE: Final = Gateway("pdx-pure", "pdx, not compiled", 18306, command=_pdx(1, compiled=False))
 PDX_DEFAULTS: Final = Gateway("pdx-defaults", "pdx, default limits", 18307, command=_pdx(1, reporting=True))
-COMMIT: Final = "2109863"
-"""Of 22 November 2026: the fastest gateway that PDX has had so far."""
 PDX_COMMIT: Final = Gateway(
     "pdx-2109863", f"pdx of {COMMIT}, default limits", 18308, command=_pdx(1, commit=COMMIT, reporting=True)
 )
+
+
+def pdx_of(commit: str) -> tuple[Gateway, Gateway]:
+    """Return PDX at a commit since 657efa9: with engines that report nothing, and with those that report their load."""
+    return (
+        Gateway(f"pdx-{commit}", f"pdx of {commit}", 18309, command=_pdx(1, commit=commit)),
+        Gateway(
+            f"pdx-{commit}-defaults",
+            f"pdx of {commit}, default limits",
+            18310,
+            command=_pdx(1, commit=commit, reporting=True),
+        ),
+    )
+
+
 GATEWAYS: Final = (
     DIRECT,
     PDX,
