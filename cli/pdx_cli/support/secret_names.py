@@ -3,6 +3,8 @@
 import re
 from typing import Final
 
+from pdx_cli.support.harmless_variables import OTHERS, VLLM
+
 TEXT_NAMES: Final = frozenset(
     {
         *("prompt", "prompts", "prompt_token_ids", "prompt_embeds", "messages", "content"),
@@ -110,11 +112,11 @@ _HARMLESS_VARIABLES: Final = re.compile(
     r"(OMP|MKL|OPENBLAS|NUMEXPR)_NUM_THREADS|OMP_\w+|KMP_\w+|CUDA_(VISIBLE_DEVICES|DEVICE_ORDER|LAUNCH_BLOCKING|HOME)|"
     r"NVIDIA_(VISIBLE_DEVICES|DRIVER_CAPABILITIES)|NCCL_\w+|UCX_\w+|GLOO_\w+|TORCH_\w+|PYTORCH_\w+|TRITON_\w+|"
     r"HF_(HOME|HUB_OFFLINE|HUB_ENABLE_HF_TRANSFER|HUB_CACHE|ENDPOINT)|HUGGINGFACE_HUB_CACHE|TRANSFORMERS_(CACHE|OFFLINE)|"
-    r"VLLM_\w+|LMCACHE_\w+|MOONCAKE_\w+|MC_\w+|PDX_\w+|RAY_\w+|TOKENIZERS_PARALLELISM|PYTHON\w+|MALLOC_\w+|"
+    r"TOKENIZERS_PARALLELISM|PYTHON\w+|MALLOC_\w+|"
     r"LD_LIBRARY_PATH|LD_PRELOAD|PATH|HOME|LANG|LC_\w+|TZ|TMPDIR|XDG_\w+|HOSTNAME|"
-    r"(POD|NODE|HOST)_(IP|NAME|NAMESPACE|UID)|KUBERNETES_\w+|LOG_LEVEL|DO_NOT_TRACK"
+    r"(POD|NODE|HOST)_(IP|NAME|NAMESPACE|UID)|LOG_LEVEL|DO_NOT_TRACK"
 )
-"""Names of variables whose value may be shown, unless the name is that of a secret."""
+"""Further variables whose value may be shown, unless the name is that of a secret."""
 
 
 def is_secret(name: str) -> bool:
@@ -147,4 +149,5 @@ def _is_secret_word(word: str, before: str, after: str) -> bool:
 
 def is_harmless_variable(name: str) -> bool:
     """Whether the value of an environment variable may be shown."""
-    return _HARMLESS_VARIABLES.fullmatch(name) is not None and not is_secret(name)
+    known = name in VLLM or name in OTHERS or _HARMLESS_VARIABLES.fullmatch(name) is not None
+    return known and not is_secret(name)
