@@ -195,7 +195,11 @@ async def answers_health(engines: Engines, endpoint: Endpoint, seconds: float) -
 
 async def is_paused(engines: Engines, endpoint: Endpoint) -> bool:
     """Whether an engine reports that it is paused. Without vLLM's routes for that it reports nothing."""
-    page = await page_of(engines, endpoint, _PAUSES, _PAUSES_SECONDS)
+    return read_pause(await page_of(engines, endpoint, _PAUSES, _PAUSES_SECONDS))
+
+
+def read_pause(page: bytes) -> bool:
+    """Read vLLM's answer to GET /is_paused; False for anything else."""
     try:
         return msgspec.json.decode(page, type=_Pause).is_paused
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

@@ -53,10 +53,14 @@ def read_answer(body: bytes) -> Answer | None:
             prompt_tokens=int(usage["prompt_tokens"]),
             cached=None if cached is None else int(cached),
             tokens=tuple(map(str, logprobs.get("tokens") or [choice["text"]])),
-            tops=tuple(dict(top or {}) for top in logprobs.get("top_logprobs") or ()),
+            tops=tuple(_logprobs(top or {}) for top in logprobs.get("top_logprobs") or ()),
         )
-    except (orjson.JSONDecodeError, AttributeError, IndexError, KeyError, TypeError, ValueError):
+    except (orjson.JSONDecodeError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
         return None
+
+
+def _logprobs(top: Mapping[str, float]) -> Mapping[str, float]:
+    return {token: float(logprob) for token, logprob in top.items()}
 
 
 def judge(split: Answer, alone: Answer | None) -> Result:

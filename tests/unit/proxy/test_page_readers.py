@@ -16,13 +16,15 @@ from typing import Any, Final, cast
 import orjson
 import pytest
 
+from pdx_api.connectors.families import MOST_CHARACTERS, MOST_DEVICES
+from pdx_api.connectors.mooncake import _identity
 from pdx_api.names import Role
 from pdx_api.vllm_metrics import MOST, MOST_BYTES, read_ranks, read_waiting
 from pdx_proxy.config.settings import Address, EndpointSpec
 from pdx_proxy.endpoints.endpoint import Endpoint, State
 from pdx_proxy.endpoints.models import read_models, union
 from pdx_proxy.endpoints.version import read_version
-from pdx_proxy.engines.probe import error_text
+from pdx_proxy.engines.probe import error_text, read_pause
 from pdx_proxy.engines.transfer_params import LegRefused, transfer_params
 from pdx_proxy.http.upstream.answer import Answer
 from pdx_proxy.http.upstream.connection import Connection
@@ -32,7 +34,9 @@ from pdx_proxy.payload.apis import APIS
 from pdx_proxy.payload.error_event import error_of
 from pdx_proxy.payload.first_event import is_open
 from pdx_proxy.serving.stream_end import Break, error_events, stream_end
+from pdx_proxy.telemetry.spans import _usage_attributes
 from pdx_proxy.verification.diagnosis import read_facts
+from pdx_proxy.verification.verdict import judge, read_answer
 from tests.random_answers import random_event, random_header, random_json, random_stream, random_wire
 from tests.random_pages import random_page
 
@@ -182,9 +186,48 @@ def heads_and_chunks(rng: random.Random) -> None:
         transport.sock.close()
 
 
+PROBED: Final = {
+    "usage": {"prompt_tokens": 300, "prompt_tokens_details": {"cached_tokens": 299}},
+    "choices": [{"text": "a b", "logprobs": {"tokens": ["a", "b"], "top_logprobs": [{"a": -0.5, "c": -1.5}] * 2}}],
+}
+
+
+def probe_answers(rng: random.Random) -> None:
+    answers = [read_answer(random_json(rng, PROBED)) for _ in range(2)]
+    for split in answers:
+        for alone in answers:
+            if split is not None:
+                judge(split, alone)
+
+
+def pauses(rng: random.Random) -> None:
+    read_pause(random_json(rng, {"is_paused": True}))
+
+
+REGISTERED: Final = {"0": {"engine_id": "e", "worker_addr": {"0": {"0": "tcp://10.0.0.1:1"}, "1": {"0": "tcp://a:2"}}}}
+
+
+def identities(rng: random.Random) -> None:
+    try:
+        identity = _identity(orjson.loads(random_json(rng, REGISTERED)), "10.0.0.1", 8998, 0)
+    except (LookupError, TypeError, ValueError):
+        return
+    assert 0 < len(identity.engine_id) <= MOST_CHARACTERS
+    assert 1 <= identity.tensor_parallel <= MOST_DEVICES
+    assert 1 <= identity.pipeline_parallel <= MOST_DEVICES
+
+
+def usages(rng: random.Random) -> None:
+    usage = {"usage": {"prompt_tokens": 3, "completion_tokens": 4, "prompt_tokens_details": {"cached_tokens": 2}}}
+    page = random_json(rng, usage)
+    for value in _usage_attributes(page[rng.randrange(len(page) + 1) :]).values():
+        assert isinstance(value, int)
+        assert value >= 0
+
+
 READERS: Final[tuple[Callable[[random.Random], None], ...]] = (
     *(metrics, models, version, error_events_of_streams, errors_of_pages, retry_afters, prefill_answers),
-    *(first_events, heads_and_chunks),
+    *(first_events, heads_and_chunks, probe_answers, pauses, identities, usages),
 )
 SOAK: Final = [pytest.mark.soak, pytest.mark.timeout(3600)]
 

@@ -68,7 +68,16 @@ def test_an_answer_of_vllm_is_read() -> None:
     assert read_answer(plain) == Answer(3, None, ("t",))
 
 
-@pytest.mark.parametrize("body", [b"", b"[]", b"{}", b'{"choices": [], "usage": {}}', completion(prompt_tokens="many")])
+TEXT_AS_LOGPROB = (
+    b'{"choices": [{"text": "t", "logprobs": {"tokens": ["t"], "top_logprobs": [{"t": "high"}]}}],'
+    b' "usage": {"prompt_tokens": 3}}'
+)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"", b"[]", b"{}", b'{"choices": [], "usage": {}}', completion(prompt_tokens="many"), TEXT_AS_LOGPROB],
+)
 def test_anything_else_is_rejected(body: bytes) -> None:
     assert read_answer(body) is None
 
