@@ -6,7 +6,7 @@ The other breaks, and every repair, replace engines. They are for `make soak` an
 import pytest
 
 from pdx_cluster.app.cluster import Cluster
-from tests.cluster.tiny import steps, verified
+from tests.cluster.tiny import blocked, steps, verified
 from tests.cluster.tiny.scene import Scene
 
 
@@ -27,4 +27,13 @@ def test_every_break_and_its_repair(served_cluster: Cluster, namespace: str) -> 
     verified.wait_until_verified(scene)
     for way in verified.BREAKS:
         scene.report(verified.break_and_repair(scene, way))
+    steps.remove(scene)
+
+
+@pytest.mark.soak
+def test_requests_are_served_whole_while_kv_is_blocked(served_cluster: Cluster, namespace: str) -> None:
+    scene = Scene(served_cluster, namespace, print)
+    steps.serve(scene)
+    verified.wait_until_verified(scene)
+    scene.report(blocked.serve_through(scene))
     steps.remove(scene)

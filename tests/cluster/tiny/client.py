@@ -1,7 +1,7 @@
 """Runs in the client's pod: sends requests to the gateway, with only Python's own library. Prints JSON lines.
 
-client.py send URL BODY             one request; prints status, seconds and answer
-client.py steady URL BODY FILE      a request every 100 ms until FILE exists; prints the status and error of each
+client.py send URL BODY                  one request; prints status, seconds and answer
+client.py steady URL BODY FILE SECONDS   a request every so many seconds until FILE exists; prints the result of each
 """
 
 import http.client
@@ -14,7 +14,6 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
-_EVERY_SECONDS = 0.1
 _PATIENCE_SECONDS = 300.0
 
 
@@ -33,15 +32,15 @@ def send(url: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
     return {"status": status, "seconds": round(time.monotonic() - began, 3), "text": text}
 
 
-def steady(url: str, body: dict[str, Any], stop: Path) -> None:
-    """Send a request every 100 ms, each with another prompt, without waiting for answers."""
+def steady(url: str, body: dict[str, Any], stop: Path, every: float) -> None:
+    """Send a request every `every` seconds, each with another prompt, without waiting for answers."""
     threads: list[threading.Thread] = []
     while not stop.exists():
         number = len(threads)
         content = {**body, "prompt": f"{number} {body['prompt']}"}
         threads.append(threading.Thread(target=_send_and_print, args=(number, url, content)))
         threads[-1].start()
-        time.sleep(_EVERY_SECONDS)
+        time.sleep(every)
     for thread in threads:
         thread.join()
 
@@ -59,7 +58,7 @@ def _main(arguments: list[str]) -> None:
         body = json.loads(arguments[2]) if len(arguments) > 2 else None
         sys.stdout.write(json.dumps(send(arguments[1], body)) + "\n")
     else:
-        steady(arguments[1], json.loads(arguments[2]), Path(arguments[3]))
+        steady(arguments[1], json.loads(arguments[2]), Path(arguments[3]), float(arguments[4]))
 
 
 if __name__ == "__main__":

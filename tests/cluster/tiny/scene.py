@@ -173,13 +173,14 @@ class Scene:
         return Transfer(_text(answer), _text(alone), answer["usage"]["prompt_tokens"], moved)
 
     @contextmanager
-    def steady_requests(self) -> Iterator[list[dict[str, Any]]]:
-        """Send a request every 100 ms in this context; afterwards, the list has the result of each."""
+    def steady_requests(self, every: float = 0.1) -> Iterator[list[dict[str, Any]]]:
+        """Send a request every `every` seconds in this context; afterwards, the list has the result of each."""
         stop = f"/tmp/stop-{time.monotonic_ns()}"
         body = json.dumps({"model": MODEL, "prompt": SHORT_PROMPT, "max_tokens": 2, "temperature": 0})
         answers: list[dict[str, Any]] = []
         with ThreadPoolExecutor(1) as pool:
-            lines = pool.submit(self.client, "steady", f"{self.service}/v1/completions", body, stop, seconds=1200)
+            arguments = ("steady", f"{self.service}/v1/completions", body, stop, str(every))
+            lines = pool.submit(self.client, *arguments, seconds=1200)
             try:
                 yield answers
             finally:

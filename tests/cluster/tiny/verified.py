@@ -73,6 +73,12 @@ def wait_until_verified(scene: Scene) -> float:
     return time.monotonic() - began
 
 
+def wait_until_broken(scene: Scene) -> str:
+    """Wait until the condition reports that KV does not move; return its message."""
+    _wait(scene, "False", WITHIN_SECONDS)
+    return str(_condition(scene)["message"])
+
+
 def break_only(scene: Scene, way: Break) -> str:
     """Check that condition and doctor report the break; return one line with the time. The break ends with it."""
     with way.made(scene):

@@ -1,0 +1,75 @@
+"""Requests while the pods of a pair cannot exchange KV, and after the repair."""
+
+import json
+import time
+from typing import Any, Final
+
+from pdx_api.names import ADMIN_PORT, Role
+from pdx_cluster.errors import ClusterError
+from tests.cluster.tiny import breaks, objects, steps, verified
+from tests.cluster.tiny.scene import SHORT_PROMPT, Scene
+
+BLOCKED_SECONDS: Final = 60.0
+RETURN_SECONDS: Final = 90.0
+"""Limit from the repair until requests are split again."""
+_EVERY_SECONDS: Final = 0.5
+_BEFORE_SECONDS: Final = 5.0
+_AFTER_PROOF_SECONDS: Final = 10.0
+"""A request that arrives so long after the first proof must not wait for KV."""
+_WAIT_SECONDS: Final = 5.0
+"""A request that takes longer has waited for KV: on a quiet machine, it takes less than a second."""
+
+
+def serve_through(scene: Scene) -> str:
+    """Block KV under steady requests, of which none may fail, and repair the pair; return one line with the times."""
+    with scene.steady_requests(_EVERY_SECONDS) as answers:
+        time.sleep(_BEFORE_SECONDS)
+        if not (before := count_split(scene)):
+            raise ClusterError("no request was split before KV was blocked")
+        with verified.EVERY_PORT.made(scene):
+            ends = time.monotonic() + BLOCKED_SECONDS
+            message = verified.wait_until_broken(scene)
+            time.sleep(max(0.0, ends - time.monotonic()))
+    if "delete the decode engine's pod" not in message:
+        raise ClusterError(f"the condition does not report that D must be replaced: {message}")
+    steps.check_all_answered(answers)
+    longest, later = _waits(answers)
+    if later > _WAIT_SECONDS:
+        raise ClusterError(f"a request that arrived long after the first proof took {later:.1f} s")
+    breaks.replace_engine(scene, Role.DECODE)
+    seconds = _wait_until_split(scene)
+    return (
+        f"{len(answers)} requests, none failed; longest request: {longest:.1f} s; longest request that arrived "
+        f"10 s after the first proof: {later:.1f} s; split again {seconds:.1f} s after the new D was Ready "
+        f"({before} were split before)"
+    )
+
+
+def count_split(scene: Scene) -> int:
+    """Return how many requests the gateway has split."""
+    (gateway,) = scene.pods("pdx.dev/role=gateway")
+    page = json.loads(scene.client("send", f"http://{gateway['status']['podIP']}:{ADMIN_PORT}/pdx/state"))
+    return int(json.loads(page["text"])["outcomes"]["split"])
+
+
+def _waits(answers: list[dict[str, Any]]) -> tuple[float, float]:
+    """Return the longest request, and the longest one that arrived long after the first that had waited for KV."""
+    first = min((each["at"] for each in answers if each["seconds"] > _WAIT_SECONDS), default=0.0)
+    after = first + _AFTER_PROOF_SECONDS
+    later = [each["seconds"] for each in answers if each["at"] - each["seconds"] >= after]
+    if not later:
+        raise ClusterError("no request arrived long after the first proof")
+    return max(each["seconds"] for each in answers), max(later)
+
+
+def _wait_until_split(scene: Scene) -> float:
+    """Send requests until one is split; return the seconds that it took."""
+    began, before, number = time.monotonic(), count_split(scene), 0
+    while count_split(scene) == before:
+        if time.monotonic() > began + RETURN_SECONDS:
+            raise ClusterError(f"no request was split within {RETURN_SECONDS:.0f} s of the repair")
+        number += 1
+        body = {"model": objects.MODEL.name, "prompt": f"{number}. {SHORT_PROMPT}", "max_tokens": 2, "temperature": 0}
+        scene.send(scene.service, "/v1/completions", body)
+        time.sleep(_EVERY_SECONDS)
+    return time.monotonic() - began
