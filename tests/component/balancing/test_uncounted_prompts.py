@@ -103,6 +103,17 @@ async def left_while_uploading(world: World) -> None:
     await is_settled(world)
 
 
+async def left_while_p_reads(world: World) -> None:
+    """Prompts that an engine has received whole and not answered."""
+    for engine in world.prefill or world.decode:
+        engine.faults.add(FaultKind.HANG_BEFORE_HEAD, count=None, seconds=30.0)
+    for size in SIZES:
+        await leave(world, body_of(size * MIB), partial(more_legs, world, legs(world)))
+    await is_settled(world)
+    for engine in world.engines:
+        engine.faults.clear()
+
+
 async def left_while_p_computes(world: World) -> None:
     """Prompts that an engine accepts, and does not finish: of four engines, one gets fewer of them."""
     for engine in world.prefill or world.decode:
@@ -129,9 +140,9 @@ async def lost(world: World) -> None:
     ("disturb", "order", "prefill", "workers"),
     [
         *((disturb, Order.PREFILL_FIRST, 4, 1) for disturb in (refused, left_while_uploading, lost)),
-        *((left_while_p_computes, Order.PREFILL_FIRST, 4, workers) for workers in (1, 2)),
+        *((left, Order.PREFILL_FIRST, 4, n) for left in (left_while_p_reads, left_while_p_computes) for n in (1, 2)),
         *((refused, Order.DECODE_FIRST, 4, 2), (refused, Order.PREFILL_FIRST, 0, 2)),
-        (left_while_p_computes, Order.PREFILL_FIRST, 0, 1),
+        *((left, Order.PREFILL_FIRST, 0, 1) for left in (left_while_p_reads, left_while_p_computes)),
     ],
     ids=lambda value: getattr(value, "__name__", str(value)),
 )
@@ -140,10 +151,9 @@ async def test_the_next_prompts_are_spread_as_without_them(
 ) -> None:
     d = {} if prefill else {"role": Role.AGGREGATED}
     world = await make_world(order, prefill, 2 if prefill else 4, sim=SIM, d=d, workers=workers, **DEFAULTS)
-    prompts = 400 if disturb is refused else 200
-    before = await shares(world, prompts)
+    before = await shares(world, 400)
     await disturb(world)
-    after = await shares(world, prompts)
+    after = await shares(world, 400)
     assert after[0] <= before[0] + 0.05, (before, after)
 
 

@@ -60,7 +60,7 @@ class Clients:
         head = f"Connection: close\r\n{f'Authorization: Bearer {self.key}{chr(13)}{chr(10)}' if self.key else ''}"
         began, clock = time.time(), time.monotonic()
         answer = await _exchange(self.where, request_of(shape.body(prompt, tokens), shape.path, head=head))
-        first = max(0.0, answer.first - clock) if answer else 0.0
+        first = answer.first - clock if answer and answer.first else 0.0
         saw = "stuck" if answer is None else _judge(shape, shape.expected(prompt, tokens), answer)
         marks = set(_MARK.findall(answer.body)) if answer else set()
         detail = "" if saw == "right" else f"{shape.label}, {tokens} tokens: {str(answer)[:600]}"
@@ -126,7 +126,7 @@ def _parsed(data: bytes, first: float) -> Answer:
     fields = {name.lower(): value for name, _, value in (line.partition(": ") for line in lines)}
     answer = Answer(int(status.split()[1]), fields, body, whole=True, first=first)
     if "content-length" in fields:
-        answer.whole = len(body) == int(fields["content-length"])
+        answer.whole, answer.first = len(body) == int(fields["content-length"]), 0.0
     elif fields.get("transfer-encoding") == "chunked":
         answer.body, answer.whole = _dechunked(body)
     return answer

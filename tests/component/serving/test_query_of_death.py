@@ -70,7 +70,8 @@ def _ways() -> Iterator[Any]:
 async def test_one_request_kills_two_engines(
     way: Way, stream: bool, order: Order, make_world: MakeWorld, keys: Keys
 ) -> None:
-    world = await _world(make_world, order, keys=keys, p={"prefill_base_seconds": 0.02})
+    retries = Retries() if way is Way.RESET else BUDGET
+    world = await _world(make_world, order, keys=keys, p={"prefill_base_seconds": 0.02}, retries=retries)
     mine = Mine(world, way)
     reply = await _kill(world, Shape(stream=stream))
     assert _is_final(reply), reply
