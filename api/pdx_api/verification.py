@@ -75,7 +75,7 @@ ADVICE: Final[Mapping[Cause, str]] = MappingProxyType(
         Cause.POOL: "the two do not share their store of KV; check that both reach it",
         Cause.HANDOFF: "either a port between the two is blocked (NIXL's side channel: 5600), or one of them was "
         "started for another connector or order than the gateway expects; compare their arguments, and see the decode "
-        "engine's log for the error",
+        f"engine's log for the error; {_LOST}",
         Cause.PORTS: "one does not reach the other; between engines all ports must be open (network policies, "
         f"firewalls), and both logs name the error; {_LOST}",
         Cause.TRANSFER: "the two reach each other, and the transfer fails; KV goes over ports and devices that the "

@@ -46,13 +46,14 @@ def read_arguments() -> argparse.Namespace:
     parser.add_argument(
         "--load-core", default="1", metavar="CORES", help="where engines and generator run (%(default)s)"
     )
-    parser.add_argument(
+    instead = parser.add_mutually_exclusive_group()
+    instead.add_argument(
         "--memory", type=float, metavar="SECONDS", help="measure memory instead (the gate asks for 600)"
     )
-    parser.add_argument(
+    instead.add_argument(
         "--streams", type=int, metavar="NUMBER", help="measure the memory of so many open streams instead (10000)"
     )
-    parser.add_argument(
+    instead.add_argument(
         "--beside", metavar="COMMIT", help="compare with an earlier commit of PDX instead (657efa9 or later)"
     )
     parser.add_argument("--keep", action="store_true", help="write nothing into the checkout, as in a part run")
@@ -181,6 +182,9 @@ def measure(arguments: argparse.Namespace) -> int:
             return measure_memory(bench, arguments)
         if arguments.streams:
             return measure_streams(bench, arguments)
+        if arguments.beside and missing:
+            sys.stderr.write(f"not compared: {missing}\n")
+            return 1
         present = [gateway for gateway in chosen if gateway.command is None or gateway.name in pids]
         document: dict[str, Any] = {
             "date": datetime.datetime.now(tz=datetime.UTC).date().isoformat(),
@@ -199,12 +203,11 @@ def measure(arguments: argparse.Namespace) -> int:
 
 def conclude_beside(arguments: argparse.Namespace, document: dict[str, Any], loads: list[Load]) -> None:
     """Print and store the comparison with a commit."""
-    if document["missing"]:
-        progress(f"not compared: {document['missing']}")
-        return
     table = list(beside.lines(document["rounds"], arguments.beside, loads))
-    progress("\n".join(["", *table]))
-    _store(arguments, f"beside-{arguments.beside}", {**document, "table": table})
+    document["remarks"] = report.remarks(document["rounds"])
+    progress("\n".join(["", *table, "", *document["remarks"]]))
+    commit = document["versions"][f"pdx-{arguments.beside}"]
+    _store(arguments, f"beside-{commit}", {**document, "table": table})
 
 
 def measure_memory(bench: Bench, arguments: argparse.Namespace) -> int:

@@ -227,7 +227,7 @@ def _usage_attributes(tail: bytes) -> dict[str, Attribute]:
         usage = {}
     counts: dict[str, Attribute] = {}
     for name, members in _TOKENS.items():
-        count = next((usage[member] for member in members if isinstance(usage.get(member), int)), None)
+        count = next((usage[member] for member in members if type(usage.get(member)) is int), None)
         if count is not None and 0 <= count <= _MOST_TOKENS:
             counts[f"gen_ai.usage.{name}"] = count
     return counts

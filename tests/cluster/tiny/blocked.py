@@ -22,27 +22,38 @@ _WAIT_SECONDS: Final = 5.0
 
 def serve_through(scene: Scene) -> str:
     """Block KV under steady requests, of which none may fail, and repair the pair; return one line with the times."""
+    before = count_split(scene)
     with scene.steady_requests(_EVERY_SECONDS) as answers:
         time.sleep(_BEFORE_SECONDS)
-        if not (before := count_split(scene)):
+        if count_split(scene) == before:
             raise ClusterError("no request was split before KV was blocked")
+        began = time.time()
         with verified.EVERY_PORT.made(scene):
-            ends = time.monotonic() + BLOCKED_SECONDS
-            message = verified.wait_until_broken(scene)
-            time.sleep(max(0.0, ends - time.monotonic()))
-    if "delete the decode engine's pod" not in message:
-        raise ClusterError(f"the condition does not report that D must be replaced: {message}")
+            _check_condition(scene)
+            time.sleep(max(0.0, began + BLOCKED_SECONDS / 2 - time.time()))
+            split = count_split(scene)
+            time.sleep(BLOCKED_SECONDS / 2)
+            if count_split(scene) != split:
+                raise ClusterError("requests were split though KV was blocked for half a minute")
     steps.check_all_answered(answers)
-    longest, later = _waits(answers)
+    longest, later = _waits([each for each in answers if _arrival(each) >= began])
     if later > _WAIT_SECONDS:
-        raise ClusterError(f"a request that arrived long after the first proof took {later:.1f} s")
+        raise ClusterError(f"a request that arrived {_AFTER_PROOF_SECONDS:.0f} s after the proof took {later:.1f} s")
     breaks.replace_engine(scene, Role.DECODE)
     seconds = _wait_until_split(scene)
+    verified.wait_until_verified(scene)
     return (
-        f"{len(answers)} requests, none failed; longest request: {longest:.1f} s; longest request that arrived "
-        f"10 s after the first proof: {later:.1f} s; split again {seconds:.1f} s after the new D was Ready "
-        f"({before} were split before)"
+        f"{len(answers)} requests, none failed; longest: {longest:.1f} s; longest that arrived "
+        f"{_AFTER_PROOF_SECONDS:.0f} s after the first proof: {later:.1f} s; split again {seconds:.1f} s after the new "
+        "D was Ready"
     )
+
+
+def _check_condition(scene: Scene) -> None:
+    """Wait until the condition reports that KV does not move, and that D must be replaced after the repair."""
+    message = verified.wait_until_broken(scene)
+    if "delete the decode engine's pod" not in message:
+        raise ClusterError(f"the condition does not report that D must be replaced: {message}")
 
 
 def count_split(scene: Scene) -> int:
@@ -52,11 +63,21 @@ def count_split(scene: Scene) -> int:
     return int(json.loads(page["text"])["outcomes"]["split"])
 
 
+def _arrival(answer: dict[str, Any]) -> float:
+    """When a request was sent."""
+    return float(answer["at"] - answer["seconds"])
+
+
 def _waits(answers: list[dict[str, Any]]) -> tuple[float, float]:
-    """Return the longest request, and the longest one that arrived long after the first that had waited for KV."""
-    first = min((each["at"] for each in answers if each["seconds"] > _WAIT_SECONDS), default=0.0)
-    after = first + _AFTER_PROOF_SECONDS
-    later = [each["seconds"] for each in answers if each["at"] - each["seconds"] >= after]
+    """Return the longest request, and the longest one that arrived long after the first proof.
+
+    The first proof is the answer to the first request that has waited for KV.
+    """
+    waited = [each for each in answers if each["seconds"] > _WAIT_SECONDS]
+    if not waited:
+        raise ClusterError("no request waited for KV though it was blocked")
+    after = min(each["at"] for each in waited) + _AFTER_PROOF_SECONDS
+    later = [each["seconds"] for each in answers if _arrival(each) >= after]
     if not later:
         raise ClusterError("no request arrived long after the first proof")
     return max(each["seconds"] for each in answers), max(later)

@@ -78,6 +78,16 @@ def more_legs(world: World, before: int) -> bool:
     return legs(world) > before
 
 
+def hangs(world: World) -> int:
+    """The legs that engines have read and do not answer."""
+    return sum(engine.counts.faults[FaultKind.HANG_BEFORE_HEAD.value] for engine in world.engines)
+
+
+def more_hangs(world: World, before: int) -> bool:
+    """Whether an engine has read a further leg."""
+    return hangs(world) > before
+
+
 def is_idle(engine: SimEngine) -> bool:
     """Whether an engine has stopped to work on what was abandoned."""
     return not engine.counts.running_now and not engine.counts.waiting_now
@@ -108,7 +118,7 @@ async def left_while_p_reads(world: World) -> None:
     for engine in world.prefill or world.decode:
         engine.faults.add(FaultKind.HANG_BEFORE_HEAD, count=None, seconds=30.0)
     for size in SIZES:
-        await leave(world, body_of(size * MIB), partial(more_legs, world, legs(world)))
+        await leave(world, body_of(size * MIB), partial(more_hangs, world, hangs(world)))
     await is_settled(world)
     for engine in world.engines:
         engine.faults.clear()

@@ -221,7 +221,7 @@ def usages(rng: random.Random) -> None:
     usage = {"usage": {"prompt_tokens": 3, "completion_tokens": 4, "prompt_tokens_details": {"cached_tokens": 2}}}
     page = random_json(rng, usage)
     for value in _usage_attributes(page[rng.randrange(len(page) + 1) :]).values():
-        assert isinstance(value, int)
+        assert type(value) is int
         assert value >= 0
 
 

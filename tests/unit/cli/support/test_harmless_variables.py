@@ -2,6 +2,7 @@
 
 import ast
 import importlib.util
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -11,10 +12,10 @@ from pdx_cli.support.secret_names import is_harmless_variable, is_secret
 
 
 def names_of_vllm() -> set[str]:
-    """The variables that the installed vLLM reads."""
+    """The variables that vLLM 0.32 reads."""
     found = importlib.util.find_spec("vllm")
-    if found is None or found.origin is None:
-        pytest.skip("vLLM is not installed")
+    if found is None or found.origin is None or not version("vllm").startswith("0.32."):
+        pytest.skip("vLLM 0.32 is not installed")
     tables = [
         node
         for node in ast.walk(ast.parse(Path(found.origin).with_name("envs.py").read_text()))
