@@ -11,6 +11,8 @@ from pdx_proxy.payload.decisions import MESSAGES, RESPONSES
 
 _MAX_MESSAGE: Final = 1000
 """Characters of a body that is no error of vLLM, in the message of an event."""
+_DONE: Final = re.compile(rb"(?:\A(?:d?ata: |ta: |a: |: | |)|\ndata: ?)\[DONE\]")
+"""At the begin of a line. `\\A`: of the first line, a part may be missing."""
 _EVENT: Final = b"\nevent: "
 _LAST_EVENTS: Final = (b"message_stop", b"response.completed", b"response.incomplete", b"response.failed", b"error")
 _FRAMING: Final = re.compile(rb"\r\n[0-9A-Fa-f]+\r\n")
@@ -57,7 +59,7 @@ def is_whole(path: str, tail: bytes) -> bool:
 def _has_last(path: str, tail: bytes) -> bool:
     """The same for a tail with its last event in one piece. If only its end is there, a response counts as whole:
     its last event repeats all of it."""
-    if tail.find(b"[DONE]") >= 0:
+    if _DONE.search(tail) is not None:
         return True
     if path in (MESSAGES, RESPONSES):
         begin = (b"\n" + tail).rfind(_EVENT)

@@ -50,11 +50,13 @@ async def test_the_same_error_of_two_engines_is_the_requests(stream: bool, order
     assert (await world.complete()).text == Shape().expected()
 
 
+@pytest.mark.parametrize("engines", [(2, 3), (1, 1), (0, 1)], ids=str)
 @pytest.mark.parametrize("kind", KINDS)
 async def test_such_a_request_costs_two_decode_requests_and_one_prefill(
-    kind: str, order: Order, make_world: MakeWorld
+    kind: str, engines: tuple[int, int], order: Order, make_world: MakeWorld
 ) -> None:
-    world = await _world(make_world, order)
+    """Also if one engine is left."""
+    world = await _world(make_world, order, *engines)
     received: list[SimEngine] = []
     for engine in world.engines:
         Watched.attach(engine, partial(_note, received, engine))
