@@ -18,12 +18,12 @@ from benchmarks.soak.traffic import Traffic
 from pdx_api.names import Order
 from pdx_proxy.config.settings import Settings
 
-_BURSTS: Final = 3
-_ENGINES: Final = 2
-_TOKENS: Final = 8
-_IDLE_SECONDS: Final = 1.0
+BURSTS: Final = 3
+ENGINES: Final = 2
+TOKENS: Final = 8
+IDLE_SECONDS: Final = 1.0
 """Between warm-up and the first burst: engines have been read once."""
-_SIM: Final = replace(
+SIM: Final = replace(
     BASE,
     jitter=0.0,
     prefill_base_seconds=0.1,
@@ -64,6 +64,7 @@ SHORT: Final = Plan(Order.PREFILL_FIRST, 64, known=True, starts=1, beyond=0.3)
 class Report(frame.Report[Plan]):
     """What the starts showed."""
 
+    gateway: str = "PDX"
     first: list[float] = field(default_factory=list)
     """TTFT p90 of the first burst of each start, in seconds."""
     third: list[float] = field(default_factory=list)
@@ -77,6 +78,7 @@ class Report(frame.Report[Plan]):
         """For the results."""
         plan = self.plan
         return {
+            "gateway": self.gateway,
             "order": plan.order,
             "streams": plan.streams,
             "known": plan.known,
@@ -91,9 +93,9 @@ async def run(plan: Plan, log: Path) -> Report:
     report = Report(plan)
     for number in range(plan.starts):
         engines = Engines(plan.order, known=plan.known)
-        async with setup(engines, each_role(_SIM, _ENGINES), Settings(), log.with_suffix(f".{number}")) as [gateway]:
-            await asyncio.sleep(_IDLE_SECONDS)
-            waits = [await _burst(report, Traffic([gateway.listen], _TOKENS, streams=1)) for _ in range(_BURSTS)]
+        async with setup(engines, each_role(SIM, ENGINES), Settings(), log.with_suffix(f".{number}")) as [gateway]:
+            await asyncio.sleep(IDLE_SECONDS)
+            waits = [await burst(report, Traffic([gateway.listen], TOKENS, streams=1)) for _ in range(BURSTS)]
             report.first.append(waits[0])
             report.third.append(waits[-1])
             await conclude(report, [gateway])
@@ -102,7 +104,7 @@ async def run(plan: Plan, log: Path) -> Report:
     return report
 
 
-async def _burst(report: Report, traffic: Traffic) -> float:
+async def burst(report: Report, traffic: Traffic) -> float:
     """Send the streams at once, and return the p90 of their TTFT."""
     await asyncio.gather(*(traffic.send() for _ in range(report.plan.streams)))
     strange = [each.detail for each in traffic.attempts if each.saw is not Saw.TEXT]

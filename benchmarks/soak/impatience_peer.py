@@ -5,26 +5,17 @@ shows the peer's curve beside PDX's. Between two loads the engines finish what t
 """
 
 import asyncio
-import os
 import sys
-import tempfile
 from contextlib import AsyncExitStack
-from pathlib import Path
 from typing import Final
 
-from benchmarks.gateway import processes
-from benchmarks.gateway.commits import CHECKOUT
-from benchmarks.gateway.gateways import Engines as Ports
-from benchmarks.gateway.gateways import vllm_router
+from benchmarks.soak import peer
 from benchmarks.soak.engines import Engines
 from benchmarks.soak.frame import eventually
 from benchmarks.soak.impatience import Plan, Report, begin, engines_of, offer, watch_legs
-from benchmarks.soak.program import free_port
 from benchmarks.soak.results import print_line, record
-from pdx_api.names import Order, Role
-from pdx_proxy.config.settings import Address
+from pdx_api.names import Order
 
-_START_SECONDS: Final = 60.0
 _REST_SECONDS: Final = 600.0
 """Legs of clients that are gone may fill the prefill engines for minutes."""
 
@@ -32,20 +23,13 @@ _REST_SECONDS: Final = 600.0
 async def run(plan: Plan) -> Report:
     """Run every load."""
     report = begin(plan)
-    report.gateway = "vllm-router"
-    engines, listen = Engines(plan.order), Address("127.0.0.1", free_port())
+    report.gateway = peer.NAME
+    engines = Engines(plan.order)
     async with AsyncExitStack() as stack:
         stack.push_async_callback(engines.close)
         for role, sim in engines_of(plan):
             await engines.add(role, sim)
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        ports = (tuple(int(e.url.rpartition(":")[2]) for e in engines.of(role)) for role in (Role.PREFILL, Role.DECODE))
-        command = vllm_router("round_robin")(Ports(*ports), listen.port, folder)
-        cores = ",".join(map(str, sorted(os.sched_getaffinity(0))))
-        process = processes.start(command.line, cores, folder / "log", command.env, CHECKOUT)
-        stack.push_async_callback(asyncio.to_thread, processes.end, process)
-        if not await eventually(lambda: _accepts(listen), _START_SECONDS):
-            raise RuntimeError(f"vllm-router does not start: {(folder / 'log').read_text()[-500:]}")
+        listen = await stack.enter_async_context(peer.started(engines))
         watch = asyncio.create_task(watch_legs(report, engines))
         for load in plan.loads:
             seen = await offer(report, listen, load)
@@ -54,15 +38,6 @@ async def run(plan: Plan) -> Report:
                 sys.stderr.write(f"the engines still work {_REST_SECONDS:g} s after load {load:g}\n")
         watch.cancel()
     return report
-
-
-async def _accepts(listen: Address) -> bool:
-    try:
-        _, writer = await asyncio.open_connection(listen.host, listen.port)
-    except OSError:
-        return False
-    writer.close()
-    return True
 
 
 async def _rests(engines: Engines) -> bool:

@@ -216,6 +216,7 @@ _COLUMNS: Final[Mapping[str, Mapping[str, Callable[[Line], Any]]]] = {
     },
     "bursts": {
         "date": _of("date"),
+        "gateway": lambda line: line.get("gateway", "PDX"),
         "order": _of("order"),
         "streams": _of("streams"),
         "`max_num_seqs`": lambda line: "known" if line["known"] else "not known",
