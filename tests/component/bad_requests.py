@@ -13,6 +13,14 @@ _PROMPT: Final = f"{MARK} what a long prompt this is. " * 20
 _CHAT: Final = {"model": "sim", "messages": [{"role": "user", "content": _PROMPT}], "max_tokens": 8}
 _NAMED: Final = {"type": "function", "function": {"name": "a"}}
 _TEXT: Final = {"model": "sim", "prompt": _PROMPT, "max_tokens": 8}
+
+
+def _response(parts: list[dict[str, str]]) -> dict[str, Any]:
+    """A turn after an answer of these parts."""
+    former = {"type": "message", "role": "assistant", "content": parts}
+    return {"model": "sim", "input": [former, {"role": "user", "content": _PROMPT}], "max_output_tokens": 8}
+
+
 KINDS: Final[dict[str, tuple[str, dict[str, Any], str]]] = {
     "completion: structured_outputs is no object": (
         "/v1/completions",
@@ -34,6 +42,12 @@ KINDS: Final[dict[str, tuple[str, dict[str, Any], str]]] = {
         {**_CHAT, "tools": [{"type": "function", "function": {}}], "tool_choice": _NAMED},
         "'name'",
     ),
+    "response: a former answer is a refusal": (
+        "/v1/responses",
+        _response([{"type": "refusal", "refusal": "no"}]),
+        "'ResponseOutputRefusal' object has no attribute 'text'",
+    ),
+    "response: a former answer is empty": ("/v1/responses", _response([]), "list index out of range"),
 }
 """By name: path, body and vLLM's message."""
 

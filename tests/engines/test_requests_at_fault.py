@@ -13,13 +13,23 @@ _READ: Final = """
 import json, sys, traceback
 from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
 from vllm.entrypoints.openai.completion.protocol import CompletionRequest
+from vllm.entrypoints.openai.responses.protocol import ResponsesRequest
+from vllm.entrypoints.openai.responses.utils import construct_input_messages
 from vllm.entrypoints.serve.exception_handling.error_response import create_error_response
+def read(path, body):
+    if path == "/v1/responses":
+        items = ResponsesRequest.model_validate(body).input
+        construct_input_messages(request_instructions=None, request_input=items)
+    else:
+        (ChatCompletionRequest if "chat" in path else CompletionRequest).model_validate(body)
+
 for path, body in json.load(sys.stdin):
     try:
-        (ChatCompletionRequest if "chat" in path else CompletionRequest).model_validate(body)
+        read(path, body)
         print(json.dumps([200, "", ""]))
     except Exception as error:
-        answer, last = create_error_response(error).error, traceback.extract_tb(error.__traceback__)[-1]
+        answer = create_error_response(error).error
+        last = [each for each in traceback.extract_tb(error.__traceback__) if "/entrypoints/" in each.filename][-1]
         line = f"{last.filename.rpartition('/entrypoints/')[2]}:{last.lineno}"
         print(json.dumps([answer.code, answer.message, line]))
 """

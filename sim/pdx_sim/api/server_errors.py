@@ -1,4 +1,4 @@
-"""The malformed requests that vLLM 0.32 answers with 500, because a validator of it raises an exception. Pure.
+"""The malformed requests that vLLM 0.32 answers with 500, because its own code raises an exception. Pure.
 
 docs/requests-at-fault.md lists them with their lines in vLLM.
 """
@@ -6,7 +6,7 @@ docs/requests-at-fault.md lists them with their lines in vLLM.
 from collections.abc import Mapping
 from typing import Any
 
-from pdx_sim.api.paths import CHAT, COMPLETIONS
+from pdx_sim.api.paths import CHAT, COMPLETIONS, RESPONSES
 from pdx_sim.api.request import APIError
 
 
@@ -15,6 +15,8 @@ def check(body: Mapping[str, Any], path: str) -> None:
     outputs = body.get("structured_outputs")
     if path in (CHAT, COMPLETIONS) and outputs is not None and not isinstance(outputs, dict):
         raise _error(f"'{type(outputs).__name__}' object has no attribute 'get'")
+    if path == RESPONSES:
+        _check_items(body.get("input"))
     choice = body.get("tool_choice")
     if path != CHAT or not isinstance(choice, dict):
         return
@@ -25,6 +27,18 @@ def check(body: Mapping[str, Any], path: str) -> None:
             if member not in tool:
                 raise _error(f"'{member}'")
             tool = tool[member]
+
+
+def _check_items(items: object) -> None:
+    """vLLM reads the text of the first part of each former answer."""
+    for item in items if isinstance(items, list) else ():
+        if not isinstance(item, dict) or (item.get("type"), item.get("role")) != ("message", "assistant"):
+            continue
+        parts = item.get("content")
+        if parts == []:
+            raise _error("list index out of range")
+        if isinstance(parts, list) and isinstance(parts[0], dict) and parts[0].get("type") == "refusal":
+            raise _error("'ResponseOutputRefusal' object has no attribute 'text'")
 
 
 def _error(message: str) -> APIError:

@@ -25,7 +25,8 @@ STRICT: Final = Health(consecutive_errors=2)
 
 def _note(received: list[SimEngine], engine: SimEngine, seen: Seen) -> None:
     """Note a prefill leg, or a request of a decode engine that does more than to free blocks."""
-    if engine.settings.role is Role.PREFILL or seen.body.get("max_tokens") == TOKENS:
+    tokens = seen.body.get("max_tokens", seen.body.get("max_output_tokens"))
+    if engine.settings.role is Role.PREFILL or tokens == TOKENS:
         received.append(engine)
 
 
