@@ -36,6 +36,7 @@ _RETURNS: Final = 90.0
 _SERVED: Final = 2.0
 """Seconds that the whole service of a request takes at most, on a busy machine."""
 _POLL: Final = 0.25
+_LONG_SECONDS: Final = 360.0
 
 
 class Where(StrEnum):
@@ -58,11 +59,13 @@ class Plan:
     rate: float
     """Requests per second."""
     seconds: float = 240.0
-    """How long KV is blocked. The load goes on for half of it before and after."""
+    """The longest time until the first proof. Afterwards, KV stays blocked for 10 s and half of this time."""
     handoff: float = Deadlines().handoff_seconds
     connector: str = "NIXL"
     period: float = 60.0
     """Of the transfer probes."""
+    length: float = 0.0
+    """How long the load lasts at least."""
 
 
 def cells(rate: float, **fields: Any) -> list[Plan]:
@@ -82,7 +85,11 @@ def pairs() -> list[Plan]:
     places = [(order, where, "NIXL") for order in Order for where in Where]
     places += [(Order.PREFILL_FIRST, where, POOL) for where in (Where.ALL, Where.DECODE)]
     return [
-        Plan(order, where, (number + number // 4) % 2 == 0, rates[(number + number // 4) % 3], connector=connector)
+        Plan(
+            *(order, where, (number + number // 4) % 2 == 0, rates[(number + number // 4) % 3]),
+            connector=connector,
+            length=_LONG_SECONDS,
+        )
         for number, (order, where, connector) in enumerate(places)
     ]
 
@@ -109,6 +116,8 @@ class Report(frame.Report[Plan]):
     """The longest request that began before the proof or soon after it."""
     late: float = 0.0
     """The longest request that began later, while KV was blocked."""
+    length: float = 0.0
+    """Of the load."""
     returned: float = 0.0
     """From the repair to the first request that is split while no pair is suspended."""
 
@@ -121,6 +130,7 @@ class Report(frame.Report[Plan]):
             "when": "before start" if plan.before else "under load",
             "rate": plan.rate,
             "seconds": plan.seconds,
+            "length": self.length,
             "handoffSeconds": plan.handoff,
             "saw": dict(self.saw),
             "proved": self.proved,
@@ -191,7 +201,7 @@ def _repair(engines: Engines) -> None:
 async def _measure(report: Report, gateway: GatewayProcess, engines: Engines) -> None:
     plan = report.plan
     traffic = Traffic([gateway.listen], tokens=20, prompt="x " * 200)
-    load = asyncio.create_task(traffic.open_loop(plan.rate, lambda: False))
+    load, started = asyncio.create_task(traffic.open_loop(plan.rate, lambda: False)), time.monotonic()
     try:
         if not plan.before:
             await asyncio.sleep(min(plan.seconds / 2, 60.0))
@@ -202,7 +212,8 @@ async def _measure(report: Report, gateway: GatewayProcess, engines: Engines) ->
         repaired = time.monotonic()
         _repair(engines)
         report.returned = await _until_split(gateway) - repaired
-        await asyncio.sleep(min(plan.seconds / 4, 60.0))
+        await asyncio.sleep(max(min(plan.seconds / 4, 60.0), started + plan.length - time.monotonic()))
+        report.length = time.monotonic() - started
     finally:
         load.cancel()
     await traffic.finish()

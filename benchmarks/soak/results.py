@@ -97,7 +97,7 @@ _COLUMNS: Final[Mapping[str, Mapping[str, Callable[[Line], Any]]]] = {
         "date": _of("date"),
         "order": _of("order"),
         "blocked": lambda line: f"{line['where']}, {line['when']}",
-        "minutes": lambda line: f"{line['seconds'] / 60:.3g}",
+        "minutes": lambda line: f"{line['length'] / 60:.3g}" if "length" in line else "–",
         "requests/s": _of("rate"),
         "outcomes": lambda line: ", ".join(f"{name} {count:,}" for name, count in line["saw"].items()),
         "first proof": lambda line: f"{line['proved']:.1f} s",
