@@ -11,8 +11,9 @@ from pdx_proxy.payload.decisions import MESSAGES, RESPONSES
 
 _MAX_MESSAGE: Final = 1000
 """Characters of a body that is no error of vLLM, in the message of an event."""
-_DONE: Final = re.compile(rb"(?:\A(?:d?ata: |ta: |a: |: | |)|\ndata: ?)\[DONE\]")
-"""At the begin of a line. `\\A`: of the first line, a part may be missing."""
+_DONE: Final = b"[DONE]"
+_DATA: Final = (b"\ndata: ", b"\ndata:")
+"""What stands before it."""
 _EVENT: Final = b"\nevent: "
 _LAST_EVENTS: Final = (b"message_stop", b"response.completed", b"response.incomplete", b"response.failed", b"error")
 _FRAMING: Final = re.compile(rb"\r\n[0-9A-Fa-f]+\r\n")
@@ -59,12 +60,21 @@ def is_whole(path: str, tail: bytes) -> bool:
 def _has_last(path: str, tail: bytes) -> bool:
     """The same for a tail with its last event in one piece. If only its end is there, a response counts as whole:
     its last event repeats all of it."""
-    if _DONE.search(tail) is not None:
+    if _has_done(tail):
         return True
     if path in (MESSAGES, RESPONSES):
         begin = (b"\n" + tail).rfind(_EVENT)
         return tail.startswith(_LAST_EVENTS, begin + len(_EVENT) - 1) if begin >= 0 else path == RESPONSES
     return tail.find(b'"error"') >= 0
+
+
+def _has_done(tail: bytes) -> bool:
+    """Whether `[DONE]` is the data of an event, and not in its text. Of the first line, a part may be missing."""
+    at = tail.rfind(_DONE)
+    if at < 0:
+        return False
+    before = b"\n" + tail[:at] if at < len(_DATA[0]) else tail[at - len(_DATA[0]) : at]
+    return before.endswith(_DATA) or any(data.endswith(before[1:]) for data in _DATA if at < len(data))
 
 
 def stream_end(path: str, last_chunk: bytes, broken: Break) -> bytes:
