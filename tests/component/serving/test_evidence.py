@@ -68,6 +68,17 @@ async def test_such_a_request_costs_two_decode_requests_and_one_prefill(
     assert sum(engine in world.prefill for engine in received) <= 1
 
 
+async def test_the_only_engine_gets_such_a_request_twice(make_world: MakeWorld) -> None:
+    world = await _world(make_world, Order.PREFILL_FIRST, 0, 1)
+    received: list[SimEngine] = []
+    Watched.attach(world.d, partial(_note, received, world.d))
+    path, body, message = KINDS["completion: structured_outputs is no object"]
+    reply = await world.post(path, body)
+    assert (reply.status, reply.error["message"], reply.headers.get("retry-after")) == (500, message, None)
+    assert len(received) == 2
+    assert (await world.complete()).text == Shape().expected()
+
+
 async def test_other_errors_count(make_world: MakeWorld) -> None:
     """Only one D answers 500, so its errors are its own, although they came with one client's requests."""
     world = await _world(make_world, Order.PREFILL_FIRST, 0, 2, health=Health(consecutive_errors=3))
