@@ -11,7 +11,7 @@ from scripts.site.pages import sources
 ROOT: Final = Path(__file__).parents[2]
 LIMIT: Final = 16_000
 """Bytes of a page."""
-TOTAL: Final = 383_300
+TOTAL: Final = 383_900
 """Bytes of all pages of docs/ and the root together: 380,000, and what later features have added (at most 8,000)."""
 SMALLER: Final[Mapping[str, int]] = {"ARCHITECTURE.md": 12_000, "CONTRIBUTING.md": 6_000, "docs/glossary.md": 6_000}
 """Pages that everybody reads first."""
