@@ -76,12 +76,12 @@ class Retry:
     def repeats(self, failure: HandoffFailure) -> bool:
         """Whether the engine shows the same as another one before, so that the request is at fault.
 
-        If no other engine is left, the same one may show it.
+        If no other D is left, the same D may show it: first in a hand-off, then when it serves the request alone.
         """
         found = symptom(failure.cause)
-        if found is None or self.last is None or self.pending.blame is None:
+        if found is None or self.last is None or self.pending.blame is None or found != symptom(self.last):
             return False
-        return found == symptom(self.last)
+        return failure.endpoint.name not in self.avoid or self.pending.failed is not None
 
     def after_repetition(self, failure: HandoffFailure) -> "Retry":
         """The request is at fault: no attempt follows, and neither engine is blamed."""

@@ -51,13 +51,11 @@ async def test_the_same_error_of_two_engines_is_the_requests(stream: bool, order
     assert (await world.complete()).text == Shape().expected()
 
 
-@pytest.mark.parametrize("engines", [(2, 3), (1, 1), (0, 1)], ids=str)
 @pytest.mark.parametrize("kind", KINDS)
 async def test_such_a_request_costs_two_decode_requests_and_one_prefill(
-    kind: str, engines: tuple[int, int], order: Order, make_world: MakeWorld
+    kind: str, order: Order, make_world: MakeWorld
 ) -> None:
-    """Also if one engine is left."""
-    world = await _world(make_world, order, *engines)
+    world = await _world(make_world, order)
     received: list[SimEngine] = []
     for engine in world.engines:
         Watched.attach(engine, partial(_note, received, engine))
@@ -66,17 +64,6 @@ async def test_such_a_request_costs_two_decode_requests_and_one_prefill(
     await eventually(lambda: world.settled)
     assert sum(engine in world.decode for engine in received) <= 2
     assert sum(engine in world.prefill for engine in received) <= 1
-
-
-async def test_the_only_engine_gets_such_a_request_twice(make_world: MakeWorld) -> None:
-    world = await _world(make_world, Order.PREFILL_FIRST, 0, 1)
-    received: list[SimEngine] = []
-    Watched.attach(world.d, partial(_note, received, world.d))
-    path, body, message = KINDS["completion: structured_outputs is no object"]
-    reply = await world.post(path, body)
-    assert (reply.status, reply.error["message"], reply.headers.get("retry-after")) == (500, message, None)
-    assert len(received) == 2
-    assert (await world.complete()).text == Shape().expected()
 
 
 async def test_other_errors_count(make_world: MakeWorld) -> None:

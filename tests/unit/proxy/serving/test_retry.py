@@ -5,15 +5,15 @@ from typing import Any
 import pytest
 
 from pdx_api.names import PrefillFailure, Role
-from pdx_proxy.endpoints.endpoint import Endpoint, pairing
+from pdx_proxy.endpoints.endpoint import pairing
 from pdx_proxy.handoff.failures import HandoffFailure
-from pdx_proxy.http.upstream.failures import BadAnswer, ConnectFailure, Reason
+from pdx_proxy.http.upstream.failures import ConnectFailure
 from pdx_proxy.serving.retry import Retry
 from pdx_proxy.telemetry.counters import LocalPrefillReason
 from tests.unit.proxy.pools import endpoint
 
 RETRY, LOCAL, FAIL = PrefillFailure.RETRY, PrefillFailure.LOCAL, PrefillFailure.FAIL
-P, D, OTHER = endpoint(1, Role.PREFILL), endpoint(2), endpoint(3)
+P, D = endpoint(1, Role.PREFILL), endpoint(2)
 CAUSE = ConnectFailure("h", "refused")
 
 # policy, outcome, attempts left before it -> attempts left, whether the next one may split
@@ -101,24 +101,6 @@ def test_one_attempt_after_a_hand_off_without_kv_is_free() -> None:
     assert not later.pending.free
     assert later.pending.failed == pairing(P, D)
     assert not following(Retry(FAIL, 3), "KV fails").pending.free
-
-
-def fault(status: int) -> BadAnswer:
-    return BadAnswer("h", "an error", Reason.STATUS, status, b"")
-
-
-def nothing() -> None:
-    """Blames nobody."""
-
-
-@pytest.mark.parametrize("engine", [D, OTHER], ids=["the only one", "another one"])
-def test_the_same_fault_again_shows_that_the_request_is_at_fault(engine: Endpoint) -> None:
-    """Two legs are enough, even if one engine is left."""
-    retry = Retry(RETRY, 3).after_failure(HandoffFailure(D, fault(500), blame=nothing), by_prefill=False)
-    assert retry.repeats(HandoffFailure(engine, fault(500), blame=nothing))
-    assert not retry.repeats(HandoffFailure(engine, fault(502), blame=nothing))
-    assert not retry.repeats(HandoffFailure(engine, CAUSE))
-    assert retry.after_repetition(HandoffFailure(engine, fault(500), blame=nothing)).left == 0
 
 
 # the dead, whether one is a D, attempts left before it -> attempts left
