@@ -176,15 +176,14 @@ def measure(arguments: argparse.Namespace) -> int:
             sys.stderr.write(f"the engines are not strict: {'; '.join(wrong)}\n")
             return 1
         progress("the engines refuse what they should")
+        if arguments.beside:
+            return compare(arguments, tools.generator, engines, chosen, loads, folder)
         pids, versions, missing = start_gateways(chosen, engines, arguments.gateway_core, folder, stack)
         bench = Bench(tools.generator, engines, arguments.gateway_core, arguments.load_core, pids)
         if arguments.memory:
             return measure_memory(bench, arguments)
         if arguments.streams:
             return measure_streams(bench, arguments)
-        if arguments.beside and missing:
-            sys.stderr.write(f"not compared: {missing}\n")
-            return 1
         present = [gateway for gateway in chosen if gateway.command is None or gateway.name in pids]
         document: dict[str, Any] = {
             "date": datetime.datetime.now(tz=datetime.UTC).date().isoformat(),
@@ -194,20 +193,39 @@ def measure(arguments: argparse.Namespace) -> int:
             "options": {"rounds": arguments.rounds, "seconds": arguments.seconds},
             "rounds": measure_rounds(bench, loads, present, arguments.rounds, arguments.seconds),
         }
-    if arguments.beside:
-        conclude_beside(arguments, document, loads)
-    else:
-        conclude(arguments, document, present)
+    conclude(arguments, document, present)
     return 0
 
 
-def conclude_beside(arguments: argparse.Namespace, document: dict[str, Any], loads: list[Load]) -> None:
-    """Print and store the comparison with a commit."""
-    table = list(beside.lines(document["rounds"], arguments.beside, loads))
-    document["remarks"] = report.remarks(document["rounds"])
-    progress("\n".join(["", *table, "", *document["remarks"]]))
-    commit = document["versions"][f"pdx-{arguments.beside}"]
-    _store(arguments, f"beside-{commit}", {**document, "table": table})
+def compare(
+    arguments: argparse.Namespace,
+    generator: Path,
+    engines: Engines,
+    chosen: list[Gateway],
+    loads: list[Load],
+    folder: Path,
+) -> int:
+    """Compare with a commit, print and store the result; status 1 if a gateway does not start.
+
+    Each round starts new processes: two processes of the same code can differ by several percent.
+    """
+    rounds: list[Any] = []
+    versions: dict[str, str] = {}
+    for number in range(arguments.rounds):
+        with ExitStack() as stack:
+            pids, versions, missing = start_gateways(chosen, engines, arguments.gateway_core, folder, stack)
+            if missing:
+                sys.stderr.write(f"not compared: {missing}\n")
+                return 1
+            bench = Bench(generator, engines, arguments.gateway_core, arguments.load_core, pids)
+            at = number % len(chosen)
+            rounds += measure_rounds(bench, loads, chosen[at:] + chosen[:at], 1, arguments.seconds)
+    table = list(beside.lines(rounds, arguments.beside, loads))
+    remarks = report.remarks(rounds)
+    progress("\n".join(["", *table, "", *remarks]))
+    found = {"versions": versions, "rounds": rounds, "table": table, "remarks": remarks}
+    _store(arguments, f"beside-{versions[f'pdx-{arguments.beside}']}", found)
+    return 0
 
 
 def measure_memory(bench: Bench, arguments: argparse.Namespace) -> int:
