@@ -13,7 +13,7 @@ from benchmarks import campaigns
 from pdx_cluster.app import cluster
 from pdx_cluster.errors import ClusterError
 from tests.cluster import connectors
-from tests.cluster.tiny import blocked, logs, steps, verified
+from tests.cluster.tiny import logs, steps, verified
 from tests.cluster.tiny.scene import Scene
 
 NAMESPACE = "tiny"
@@ -99,8 +99,6 @@ def _prove(folder: Path, progress: Progress) -> str:
     for way in verified.BREAKS:
         progress.begin(way.what)
         progress.report(verified.break_and_repair(scene, way))
-    progress.begin("KV blocked for a minute, two requests per second meanwhile")
-    progress.report(blocked.serve_through(scene))
     progress.begin("another order, a request every 100 ms meanwhile")
     switched = steps.switch_order(scene, "DecodeFirst")
     progress.report(f"{switched} requests, none failed")

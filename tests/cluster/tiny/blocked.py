@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from pdx_api.names import ADMIN_PORT, Role
 from pdx_cluster.errors import ClusterError
+from pdx_proxy.config.settings import Deadlines
 from tests.cluster.tiny import breaks, objects, steps, verified
 from tests.cluster.tiny.scene import SHORT_PROMPT, Scene
 
@@ -15,9 +16,10 @@ RETURN_SECONDS: Final = 90.0
 _EVERY_SECONDS: Final = 0.5
 _BEFORE_SECONDS: Final = 5.0
 _AFTER_PROOF_SECONDS: Final = 10.0
-"""A request that arrives so long after the first proof must not wait for KV."""
-_WAIT_SECONDS: Final = 5.0
-"""A request that takes longer has waited for KV: on a quiet machine, it takes less than a second."""
+"""A request that arrives so long after the proof (the condition) must not wait for KV."""
+_HANDOFF_SECONDS: Final = Deadlines().handoff_seconds
+_SERVED_SECONDS: Final = 5.0
+"""For a whole request. On a quiet machine, it takes less than a second."""
 
 
 def serve_through(scene: Scene) -> str:
@@ -30,21 +32,20 @@ def serve_through(scene: Scene) -> str:
         began = time.time()
         with verified.EVERY_PORT.made(scene):
             _check_condition(scene)
+            proved = time.time()
             time.sleep(max(0.0, began + BLOCKED_SECONDS / 2 - time.time()))
             split = count_split(scene)
             time.sleep(BLOCKED_SECONDS / 2)
             if count_split(scene) != split:
                 raise ClusterError("requests were split though KV was blocked for half a minute")
     steps.check_all_answered(answers)
-    longest, later = _waits([each for each in answers if _arrival(each) >= began])
-    if later > _WAIT_SECONDS:
-        raise ClusterError(f"a request that arrived {_AFTER_PROOF_SECONDS:.0f} s after the proof took {later:.1f} s")
+    longest, later = _waits(answers, began, proved + _AFTER_PROOF_SECONDS)
     breaks.replace_engine(scene, Role.DECODE)
     seconds = _wait_until_split(scene)
     verified.wait_until_verified(scene)
     return (
         f"{len(answers)} requests, none failed; longest: {longest:.1f} s; longest that arrived "
-        f"{_AFTER_PROOF_SECONDS:.0f} s after the first proof: {later:.1f} s; split again {seconds:.1f} s after the new "
+        f"{_AFTER_PROOF_SECONDS:.0f} s after the proof: {later:.1f} s; split again {seconds:.1f} s after the new "
         "D was Ready"
     )
 
@@ -68,19 +69,16 @@ def _arrival(answer: dict[str, Any]) -> float:
     return float(answer["at"] - answer["seconds"])
 
 
-def _waits(answers: list[dict[str, Any]]) -> tuple[float, float]:
-    """Return the longest request, and the longest one that arrived long after the first proof.
-
-    The first proof is the answer to the first request that has waited for KV.
-    """
-    waited = [each for each in answers if each["seconds"] > _WAIT_SECONDS]
-    if not waited:
-        raise ClusterError("no request waited for KV though it was blocked")
-    after = min(each["at"] for each in waited) + _AFTER_PROOF_SECONDS
-    later = [each["seconds"] for each in answers if _arrival(each) >= after]
-    if not later:
-        raise ClusterError("no request arrived long after the first proof")
-    return max(each["seconds"] for each in answers), max(later)
+def _waits(answers: list[dict[str, Any]], began: float, known: float) -> tuple[float, float]:
+    """Return the longest request since KV was blocked, and the longest one since that was known."""
+    blocked = [each for each in answers if _arrival(each) >= began]
+    longest = max(each["seconds"] for each in blocked)
+    later = max((each["seconds"] for each in blocked if _arrival(each) >= known), default=0.0)
+    if longest > _HANDOFF_SECONDS + _SERVED_SECONDS:
+        raise ClusterError(f"a request waited {longest:.1f} s for KV, longer than a hand-off may take")
+    if later > _SERVED_SECONDS:
+        raise ClusterError(f"a request took {later:.1f} s though KV was known to be blocked")
+    return longest, later
 
 
 def _wait_until_split(scene: Scene) -> float:
