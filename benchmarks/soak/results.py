@@ -219,7 +219,9 @@ _COLUMNS: Final[Mapping[str, Mapping[str, Callable[[Line], Any]]]] = {
         "gateway": lambda line: line.get("gateway", "PDX"),
         "order": _of("order"),
         "streams": _of("streams"),
-        "`max_num_seqs`": lambda line: "known" if line["known"] else "not known",
+        "`max_num_seqs`": lambda line: (
+            "–" if line.get("gateway", "PDX") != "PDX" else "known" if line["known"] else "not known"
+        ),
         "TTFT p90 of the first, the third burst": lambda line: (
             f"{statistics.median(line['first']):.2f} s, {statistics.median(line['third']):.2f} s"
         ),
