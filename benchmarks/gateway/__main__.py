@@ -54,7 +54,9 @@ def read_arguments() -> argparse.Namespace:
         "--streams", type=int, metavar="NUMBER", help="measure the memory of so many open streams instead (10000)"
     )
     instead.add_argument(
-        "--beside", metavar="COMMIT", help="compare with an earlier commit of PDX instead (657efa9 or later)"
+        "--beside",
+        metavar="COMMIT",
+        help="compare with an earlier commit of PDX instead (2109863, or 657efa9 and later)",
     )
     parser.add_argument("--keep", action="store_true", help="write nothing into the checkout, as in a part run")
     return parser.parse_args()
@@ -140,8 +142,7 @@ def conclude(arguments: argparse.Namespace, document: dict[str, Any], chosen: li
 def main() -> int:
     """Run the benchmark as the command line requests; a whole run writes its entry into the list of campaigns."""
     arguments = read_arguments()
-    part = arguments.keep or arguments.only or arguments.loads or arguments.memory
-    part = part or arguments.streams or arguments.beside
+    part = any(getattr(arguments, name) for name in ("keep", "only", "loads", "memory", "streams", "beside"))
     return recorded("make bench", lambda: measure(arguments), whole=not part)
 
 

@@ -175,7 +175,10 @@ PDX_COMMIT: Final = Gateway(
 
 
 def pdx_of(commit: str) -> tuple[Gateway, Gateway]:
-    """Return PDX at a commit since 657efa9: with engines that report nothing, and with those that report their load."""
+    """Return PDX at a commit: with engines that report nothing, and with those that report their load.
+
+    The commit is COMMIT, or 657efa9 and later: those between have other flags.
+    """
     return (
         Gateway(f"pdx-{commit}", f"pdx of {commit}", 18309, command=_pdx(1, commit=commit)),
         Gateway(

@@ -19,6 +19,8 @@ _NOT_IN_LAST: Final = ("date", "machine", "seed", "outcomes")
 _DEEDS: Final = ("kill", "leave", "add")
 
 Line = Mapping[str, Any]
+_PDX: Final = "PDX"
+"""The gateway of lines that name none."""
 
 
 def print_line(name: str, line: Line) -> None:
@@ -51,7 +53,7 @@ def last_results(text: str, here: Path = HERE) -> str:
     )
     rows = ["| campaign | last run | runs | last result |", "|---|---|---|---|"]
     for name in names:
-        lines = [line for line in read(name, here) if line.get("gateway", "PDX") == "PDX"]
+        lines = [line for line in read(name, here) if _gateway(line) == _PDX]
         if not lines:
             rows.append(f"| {name} | – | 0 | |")
             continue
@@ -90,6 +92,17 @@ def _outcomes(line: Line) -> str:
 
 def _of(key: str) -> Callable[[Line], Any]:
     return lambda line: line.get(key, "–")
+
+
+def _gateway(line: Line) -> str:
+    return str(line.get("gateway", _PDX))
+
+
+def _known(line: Line) -> str:
+    """Whether the gateway knows `max_num_seqs`; only PDX can."""
+    if _gateway(line) != _PDX:
+        return "–"
+    return "known" if line["known"] else "not known"
 
 
 _COLUMNS: Final[Mapping[str, Mapping[str, Callable[[Line], Any]]]] = {
@@ -158,7 +171,7 @@ _COLUMNS: Final[Mapping[str, Mapping[str, Callable[[Line], Any]]]] = {
     },
     "impatience": {
         "date": _of("date"),
-        "gateway": lambda line: line.get("gateway", "PDX"),
+        "gateway": _gateway,
         "order": _of("order"),
         "minutes per load": lambda line: f"{line['seconds'] / 60:.3g}",
         "P's can serve, requests/s": lambda line: f"{line['capacity']:g}",
@@ -216,12 +229,10 @@ _COLUMNS: Final[Mapping[str, Mapping[str, Callable[[Line], Any]]]] = {
     },
     "bursts": {
         "date": _of("date"),
-        "gateway": lambda line: line.get("gateway", "PDX"),
+        "gateway": _gateway,
         "order": _of("order"),
         "streams": _of("streams"),
-        "`max_num_seqs`": lambda line: (
-            "–" if line.get("gateway", "PDX") != "PDX" else "known" if line["known"] else "not known"
-        ),
+        "`max_num_seqs`": _known,
         "TTFT p90 of the first, the third burst": lambda line: (
             f"{statistics.median(line['first']):.2f} s, {statistics.median(line['third']):.2f} s"
         ),

@@ -13,7 +13,7 @@ _MAX_MESSAGE: Final = 1000
 """Characters of a body that is no error of vLLM, in the message of an event."""
 _DONE: Final = b"[DONE]"
 _DATA: Final = (b"\ndata: ", b"\ndata:")
-"""What stands before it."""
+"""What precedes it, if it is the data of an event."""
 _EVENT: Final = b"\nevent: "
 _LAST_EVENTS: Final = (b"message_stop", b"response.completed", b"response.incomplete", b"response.failed", b"error")
 _FRAMING: Final = re.compile(rb"\r\n[0-9A-Fa-f]+\r\n")
@@ -69,12 +69,12 @@ def _has_last(path: str, tail: bytes) -> bool:
 
 
 def _has_done(tail: bytes) -> bool:
-    """Whether `[DONE]` is the data of an event, and not in its text. Of the first line, a part may be missing."""
+    """Whether `[DONE]` is the data of an event, and not in its text. The begin of the first line may be missing."""
     at = tail.rfind(_DONE)
     if at < 0:
         return False
-    before = b"\n" + tail[:at] if at < len(_DATA[0]) else tail[at - len(_DATA[0]) : at]
-    return before.endswith(_DATA) or any(data.endswith(before[1:]) for data in _DATA if at < len(data))
+    before = tail[max(at - len(_DATA[0]), 0) : at]
+    return before.endswith(_DATA) or any(data.endswith(before) for data in _DATA if at < len(data))
 
 
 def stream_end(path: str, last_chunk: bytes, broken: Break) -> bytes:
