@@ -72,6 +72,7 @@ class SimEngine:
             FaultKind.REFUSE: self._refuse,
             FaultKind.HANG_CORE: self._hang,
             FaultKind.BLOCK_TRANSFER: self._block,
+            FaultKind.DROP_TRANSFER: self._drop,
             FaultKind.SCALING: partial(self._scale, _SCALING),
             FaultKind.RETIRED: partial(self._scale, _RETIRED),
         }
@@ -129,6 +130,11 @@ class SimEngine:
 
     def _block(self, seconds: float) -> None:
         self.station.channel.block(seconds)
+        if self.storage is not None:
+            self.storage.block(seconds)
+
+    def _drop(self, seconds: float) -> None:
+        self.station.channel.block(seconds, drops=True)
         if self.storage is not None:
             self.storage.block(seconds)
 

@@ -46,6 +46,9 @@ class FaultKind(StrEnum):
     BLOCK_TRANSFER = "block_transfer"
     """For `seconds`, the engine reaches neither the side channel of another engine nor the shared storage, as behind a
     firewall, so it moves no KV. Strikes when set, not by request."""
+    DROP_TRANSFER = "drop_transfer"
+    """The same, as behind a firewall that drops packets of working connections: a transfer between engines that have
+    exchanged KV neither fails nor ends until then. Strikes when set, not by request."""
     SCALING = "scaling"
     """Answers 503 to whatever comes but /health, as vLLM while data-parallel ranks are added. Strikes when set, until
     faults are cleared."""
@@ -72,7 +75,7 @@ class Fault:
     retry_after: int = 0
     """For STATUS: the seconds of its Retry-After header; 0: it has none."""
     seconds: float = 3600.0
-    """For REFUSE, BLOCK_TRANSFER, LONG_PREFILL and the HANG kinds."""
+    """For REFUSE, LONG_PREFILL, the TRANSFER and the HANG kinds."""
     error: bytes = b""
     """For ERROR_EVENT: an error of the client, which a stream sends without any work; other answers are then as usual.
     Empty: the engine's own error."""

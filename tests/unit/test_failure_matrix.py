@@ -23,8 +23,8 @@ CASES = [case for row in matrix() for case in row.cases()]
 NO_FAILURE = {FaultKind.SLOW, FaultKind.LONG_PREFILL}
 OF_THE_CORE = {FaultKind.HANG_CORE, FaultKind.SCALING, FaultKind.RETIRED}
 """They strike an engine, not a leg: the rows of tests/component/health/test_hung.py and serving/test_pauses.py."""
-OF_THE_LINK = {FaultKind.BLOCK_TRANSFER}
-"""It strikes between engines: tests/component/sim/transfer/test_pull.py."""
+OF_THE_LINK = {FaultKind.BLOCK_TRANSFER, FaultKind.DROP_TRANSFER}
+"""They strike between engines: tests/component/sim/transfer/test_pull.py."""
 SAME_AT_PREFILL = {FaultKind.DIE_AFTER_EVENTS, FaultKind.DIE_IN_EVENT}
 """A P's answer is no stream: these are then the same as DIE_AFTER_HEAD."""
 ONLY_AT_PREFILL = {FaultKind.NO_PARAMS}

@@ -77,6 +77,13 @@ class EndpointSpec:
         return self.sequences * (self.ranks if self.rank is None else 1)
 
 
+_LEAST_SHARE: Final = 0.2
+_LARGEST_SHARE: Final = 0.4
+"""Bounds of the share of a hand-off's deadline after which a D that shows no output should have the KV."""
+_PROBE_SECONDS: Final = 5.0
+"""How long a transfer probe takes to show whether KV moves. So much of the deadline is left, if possible."""
+
+
 @dataclass(frozen=True, slots=True)
 class Deadlines(gateway.Deadlines):
     """Limits of each wait, in seconds."""
@@ -100,6 +107,12 @@ class Deadlines(gateway.Deadlines):
         A stream whose engine may be silent from its beginning has none.
         """
         return self.first_event_seconds if stream else self.total_seconds
+
+    @property
+    def kv_due(self) -> float:
+        """When a D that shows no output should have the KV of a finished P. A transfer probe ends in what is left."""
+        deadline = self.handoff_seconds
+        return max(_LEAST_SHARE * deadline, min(_LARGEST_SHARE * deadline, deadline - _PROBE_SECONDS))
 
 
 @dataclass(frozen=True, slots=True)

@@ -136,6 +136,15 @@ class PrefillFirstLegs(Legs):
         self._decode = _OPEN
         return await leg.first_event(engines.deadlines.answer(stream=request.shows_output))
 
+    async def open_watched(self, finished: float) -> Answer:
+        """The same in a pull: if KV does not move within the pair, D's wait is interrupted. P finished at this time."""
+        watch, leg = self._settlements.serving.pulls, self.decode_leg
+        watch.add(leg, self.prefill_leg.endpoint, finished)
+        try:
+            return await self.open_answer()
+        finally:
+            watch.discard(leg)
+
     def _most_bytes(self) -> int:
         """How long P's answer may be: with the tokens of the prompt, if D may reuse them."""
         body = self.request.body

@@ -23,7 +23,7 @@ async def hand_off(settlements: Settlements, room: Room, request: Request) -> Ha
         params = await legs.finish_prefill(family.prefill_params)
         finished = engines.clock()
         legs.replace_decode(snapshot)
-        answer = await legs.open_answer()
+        answer = await legs.open_answer() if params is None else await legs.open_watched(finished)
     except EngineFailure as failure:
         raise legs.fail(failure) from failure
     except LegRefused:

@@ -16,7 +16,7 @@ from pdx_proxy.engines.death_checks import may_have_died
 from pdx_proxy.engines.leg import Leg
 from pdx_proxy.engines.transfer_params import LegRefused, PrefillStopped, handed_over, identity_of
 from pdx_proxy.handoff.failures import FULL, PrefillEnded, has_answered
-from pdx_proxy.handoff.handoff_watch import HandoffWatch
+from pdx_proxy.handoff.push_watch import PushWatch
 from pdx_proxy.handoff.request import CacheHits
 from pdx_proxy.handoff.settle import Ask, Free
 from pdx_proxy.handoff.settlements import LastStep, Legs
@@ -72,7 +72,7 @@ class PushPrefill:
         self._concluded = False
         """Whether D no longer needs P. P's leg is then not sent again."""
         self._kv = _NONE
-        self._watch = HandoffWatch(transfer, decode_leg)
+        self._watch = PushWatch(transfer, decode_leg)
         self.hits = CacheHits()
         """What P has found in its cache, once it has finished."""
 

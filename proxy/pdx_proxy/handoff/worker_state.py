@@ -16,6 +16,7 @@ from pdx_proxy.engines.death_checks import DeathChecks
 from pdx_proxy.engines.leg import Leg
 from pdx_proxy.engines.upstreams import Engines
 from pdx_proxy.handoff.handshakes import Handshakes
+from pdx_proxy.handoff.pull_watch import PullWatch
 from pdx_proxy.handoff.request import Request
 from pdx_proxy.http.upstream.failures import EngineBusy, EngineUnready
 from pdx_proxy.payload.body import LegBody, identified
@@ -41,12 +42,14 @@ class WorkerState:
     load_reports: LoadReports = field(default_factory=LoadReports)
     """The engines' latest load reports."""
     death_checks: DeathChecks = field(init=False)
+    pulls: PullWatch = field(init=False)
     chooser: Chooser = field(init=False)
     budget: RetryBudget = field(init=False)
 
     def __post_init__(self) -> None:
         settings = self.engines.settings
         self.death_checks = DeathChecks(self.engines)
+        self.pulls = PullWatch(self.engines)
         self.chooser = Chooser(settings.choosing, self.engines.load, self.counters, self.log, settings.slo)
         self.budget = RetryBudget(settings.retries, settings.workers)
 

@@ -39,11 +39,20 @@ class SideChannel:
         """On the event loop's clock."""
         self._blocked_ports: frozenset[int] = frozenset()
         """The peers that are not reached; empty: all."""
+        self._drops = False
+        """Whether messages over a connection that works wait until the block ends. Otherwise they fail at once."""
+        self._changed = asyncio.Event()
+        """Set when the block changes, for those who wait for its end."""
 
-    def block(self, seconds: float, ports: frozenset[int] = frozenset()) -> None:
-        """Reach no peer, or none that listens on `ports`, for `seconds`; 0 ends it."""
+    def block(self, seconds: float, ports: frozenset[int] = frozenset(), *, drops: bool = False) -> None:
+        """Reach no peer, or none that listens on `ports`, for `seconds`; 0 ends it.
+
+        `drops`: packets are lost without an error. A new connection then fails after the timeout.
+        """
         self._blocked_until = asyncio.get_running_loop().time() + seconds if seconds else 0.0
-        self._blocked_ports = ports
+        self._blocked_ports, self._drops = ports, drops
+        self._changed.set()
+        self._changed = asyncio.Event()
 
     async def listen(self, host: str, port: int) -> int:
         """Open the listener; return its port."""
@@ -64,9 +73,8 @@ class SideChannel:
         """Send a message and await its answer. Raises PeerUnreachableError or PeerRefusedError."""
         if self._latency:
             await asyncio.sleep(self._latency)
-        if asyncio.get_running_loop().time() < self._blocked_until and port in (self._blocked_ports or (port,)):
-            raise PeerUnreachableError(f"{host}:{port}: blocked")
         peer = self._peers.setdefault((host, port), _Peer(host, port))
+        await self._pass_block(peer, host, port)
         try:
             async with asyncio.timeout(self._timeout):
                 answer = await peer.request(message)
@@ -75,6 +83,19 @@ class SideChannel:
         if "error" in answer:
             raise PeerRefusedError(str(answer["error"]))
         return answer
+
+    async def _pass_block(self, peer: "_Peer", host: str, port: int) -> None:
+        """Return once the peer is reached. Raises PeerUnreachableError."""
+        clock = asyncio.get_running_loop().time
+        while (left := self._blocked_until - clock()) > 0.0 and port in (self._blocked_ports or (port,)):
+            if self._drops:
+                works, changed = peer.writer is not None, self._changed
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(left if works else min(left, self._timeout)):
+                        await changed.wait()
+                if works or changed.is_set():
+                    continue
+            raise PeerUnreachableError(f"{host}:{port}: blocked")
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if self._server is None:  # closed while this was being accepted

@@ -90,6 +90,24 @@ async def test_without_kv_every_request_is_served_whole(order: Order, stream: bo
     assert await split_and_not(world) == (split + 6, whole + 6)
 
 
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+async def test_a_read_whose_packets_are_lost_is_not_awaited(stream: bool, make_world: MakeWorld) -> None:
+    """D's read neither ends nor fails. The gateway probes the pair, suspends it, and ends D's wait."""
+    world, shape = await blocked_world(make_world, Order.PREFILL_FIRST, 1, 1), Shape(stream=stream)
+    await several(world, shape, 2)
+    await eventually(lambda: world.gateway.prober.finding.verdict is Verdict.VERIFIED, 20.0, "the pair works")
+    world.d.faults.add(FaultKind.DROP_TRANSFER, seconds=3600.0)
+    async with asyncio.timeout(15.0):
+        replies = await several(world, shape)
+    assert [(reply.status, reply.text) for reply in replies] == [(200, shape.expected())] * 6
+    assert suspended(world) == 1
+    assert (await world.outcomes())["whole"] == 6
+    world.d.faults.clear()
+    await eventually(lambda: suspended(world) == 0, 20.0, "the pair has returned")
+    assert (await world.complete(shape)).status == 200
+    assert (await world.outcomes())["split"] == 3
+
+
 @pytest.mark.parametrize("event", [Suspect, NotReady])
 async def test_a_suspension_outlives_another_warm_up_of_d(
     order: Order, event: type[Suspect | NotReady], make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch

@@ -135,6 +135,26 @@ async def test_a_blocked_transfer_fails_until_it_is_open_again(make_pair: MakePa
     assert (await pair.decode((await pair.prefill("three")).params, "three")).text == EXPECTED
 
 
+async def test_a_read_whose_packets_are_lost_waits_until_they_arrive(make_pair: MakePair) -> None:
+    pair = await make_pair()
+    await pair.decode((await pair.prefill()).params)
+    params = (await pair.prefill("two")).params
+    pair.d.faults.add(FaultKind.DROP_TRANSFER)
+    read = asyncio.create_task(pair.decode(params, "two"))
+    done, _ = await asyncio.wait([read], timeout=1.0)
+    assert not done
+    pair.d.faults.clear()
+    assert (await read).text == EXPECTED
+
+
+async def test_a_new_connection_whose_packets_are_lost_fails(make_pair: MakePair) -> None:
+    pair = await make_pair(decode={"side_channel_timeout": 0.3})
+    params = (await pair.prefill()).params
+    pair.d.faults.add(FaultKind.DROP_TRANSFER)
+    assert (await pair.decode(params)).status == 500
+    assert pair.d.counts.transfers_failed == 1
+
+
 async def test_restarted_prefill_is_another_engine(make_pair: MakePair) -> None:
     pair = await make_pair()
     params = (await pair.prefill()).params

@@ -30,8 +30,8 @@ PUSHES.remove(Wiring.POOL_THAT_FINISHES)
 OVERDUE: Final = "d DeadlineExceeded begun=True"
 
 
-def _result(script: Script, *, hidden: bool, suspended: bool = False) -> str:
-    notes = run_virtually(run(script, hidden=hidden, suspended=suspended))
+def _result(script: Script, *, hidden: bool, suspended: bool = False, watched: bool = False) -> str:
+    notes = run_virtually(run(script, hidden=hidden, suspended=suspended, watched=watched))
     return next(note.partition("result: ")[2] for note in notes if "result: " in note)
 
 
@@ -51,3 +51,23 @@ def test_it_is_late_if_its_pair_moves_no_kv(wiring: Wiring, metrics: Metrics) ->
     found = _result(replace(SILENT, wiring=wiring, metrics=metrics), hidden=True, suspended=True)
     proven = metrics in (Metrics.IDLE, Metrics.DEFERRED_UNTIL_4)
     assert found == "200, split" if proven else found.startswith(OVERDUE)
+
+
+@pytest.mark.parametrize("metrics", Metrics)
+@pytest.mark.parametrize("hidden", [False, True], ids=["stream", "silent"])
+def test_a_pull_is_late_only_while_d_waits_for_kv(hidden: bool, metrics: Metrics) -> None:
+    """D also queues requests. A pair within which a hand-off has just failed may still move KV."""
+    script = replace(SILENT, wiring=Wiring.PULL, metrics=metrics, decode=(28.0, Answers.OK))
+    found = _result(script, hidden=hidden, suspended=True)
+    assert found.startswith(OVERDUE) if metrics is Metrics.DEFERRED else found == "200, split"
+    assert _result(script, hidden=hidden, suspended=True, watched=True) == "200, split"
+
+
+@pytest.mark.parametrize("metrics", Metrics)
+def test_a_slow_pull_has_its_pair_probed(metrics: Metrics) -> None:
+    """Each second from the time at which the KV is due, while D reports that requests wait for KV."""
+    script = replace(SILENT, wiring=Wiring.PULL, metrics=metrics, decode=(14.5, Answers.OK))
+    notes = run_virtually(run(script))
+    assert sum("SlowHandoff" in note for note in notes) == (5 if metrics is Metrics.DEFERRED else 0)
+    queries = 0 if metrics is Metrics.SILENT else 1 if metrics in (Metrics.IDLE, Metrics.DEFERRED_UNTIL_4) else 5
+    assert sum("answered metrics" in note for note in notes) == queries

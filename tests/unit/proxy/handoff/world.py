@@ -68,10 +68,13 @@ class _Pins(Counters):
         super().unpin(prefill)
 
 
-async def run(script: Script, *, hidden: bool = False, suspended: bool = False, closes_only: bool = False) -> list[str]:
+async def run(
+    script: Script, *, hidden: bool = False, suspended: bool = False, watched: bool = False, closes_only: bool = False
+) -> list[str]:
     """Return what engines noticed, what was counted and reported, and what the caller got.
 
     `hidden`: the request is a response whose engine may be silent. `suspended`: the pair moves no KV, as is known then.
+    `watched`: a probe has yet to show whether it does.
     `closes_only`: P closes its connection when the script says that it dies.
     Fails if a slot, a permit or P's KV is not released exactly once.
     """
@@ -85,7 +88,7 @@ async def run(script: Script, *, hidden: bool = False, suspended: bool = False, 
     engines.prepare(script, (prefill, decode))
     engines.closes_only = closes_only
     pairs = frozenset({pairing(prefill, decode)} if suspended else ())
-    engines.snapshot = Snapshot.of([prefill, decode, other], suspended=pairs)
+    engines.snapshot = Snapshot.of([prefill, decode, other], suspended=pairs, watched=pairs if watched else frozenset())
     counters = _Pins()
     serving = WorkerState(engines, counters=counters)
     serving.handshakes.apply({endpoint.start for endpoint in (prefill, decode, other)})

@@ -11,16 +11,11 @@ from pdx_proxy.handoff.transfer import Transfer
 from pdx_proxy.http.upstream.connection import Connection
 from pdx_proxy.http.upstream.failures import DeadlineExceeded, LostConnection
 
-_LEAST_SHARE: Final = 0.2
-_LARGEST_SHARE: Final = 0.6
-"""Bounds of the share of a hand-off's deadline after which a D that shows no output should have the KV."""
-_PROBE_SECONDS: Final = 5.0
-"""How long a transfer probe takes to show whether KV moves. So much of the deadline is left, if possible."""
 _POLL_SECONDS: Final = 1.0
 _LOST: Final = "lost before its KV was known to have arrived"
 
 
-class HandoffWatch:
+class PushWatch:
     """Interrupts D's wait if P is lost, or if D does not show in time that it has produced an output.
 
     P's lease ends soon after the deadline. A D that has queued the request until then would wait for ever. Where no
@@ -85,11 +80,12 @@ class HandoffWatch:
         """Start to watch. If no event shows D's first output, D's answer may take as long as the whole request."""
         if self._connection is not None:
             self._connection.on_lost.add(self._lose)
-        loop, seconds = asyncio.get_running_loop(), self._transfer.settlements.engines.deadlines.handoff_seconds
+        loop, deadlines = asyncio.get_running_loop(), self._transfer.settlements.engines.deadlines
         if shows_output:
+            seconds = deadlines.handoff_seconds
             self._timer = loop.call_later(seconds, self._miss_deadline, f"no first event within {seconds:g} s")
         else:
-            self._timer = loop.call_later(_search_after(seconds), self._begin_search)
+            self._timer = loop.call_later(deadlines.kv_due, self._begin_search)
 
     def stop(self) -> None:
         """Stop watching."""
@@ -117,7 +113,7 @@ class HandoffWatch:
         """
         transfer, clock = self._transfer, asyncio.get_running_loop().time
         engines, pair = transfer.settlements.engines, pairing(transfer.prefill, transfer.decode)
-        end = clock() + engines.deadlines.handoff_seconds - _search_after(engines.deadlines.handoff_seconds)
+        end = clock() + engines.deadlines.handoff_seconds - engines.deadlines.kv_due
         expired = await transfer.expired()
         while True:
             waiting = read_waiting(await transfer.decode_metrics())
@@ -142,8 +138,3 @@ class HandoffWatch:
         if await transfer.settlements.serving.death_checks.died(transfer.prefill):
             self.died = True
             self._decode_leg.interrupt(PrefillEnded(self.loss))
-
-
-def _search_after(deadline: float) -> float:
-    """When the search begins for the reason why D shows no output."""
-    return max(_LEAST_SHARE * deadline, min(_LARGEST_SHARE * deadline, deadline - _PROBE_SECONDS))
