@@ -13,7 +13,7 @@ from benchmarks import campaigns
 from pdx_cluster.app import cluster
 from pdx_cluster.errors import ClusterError
 from tests.cluster import connectors
-from tests.cluster.tiny import logs, steps, verified
+from tests.cluster.tiny import blocked, logs, steps, verified
 from tests.cluster.tiny.scene import Scene
 
 NAMESPACE = "tiny"
@@ -99,6 +99,8 @@ def _prove(folder: Path, progress: Progress) -> str:
     for way in verified.BREAKS:
         progress.begin(way.what)
         progress.report(verified.break_and_repair(scene, way))
+    progress.begin(f"KV blocked for {blocked.BLOCKED_SECONDS:.0f} s, two requests per second meanwhile")
+    progress.report(blocked.serve_through(scene))
     progress.begin("another order, a request every 100 ms meanwhile")
     switched = steps.switch_order(scene, "DecodeFirst")
     progress.report(f"{switched} requests, none failed")
@@ -114,6 +116,7 @@ def _prove(folder: Path, progress: Progress) -> str:
         "helm install and kubectl apply served real vLLM prefill and decode pods through the gateway's Service, "
         f"{tokens} prompt tokens came as KV, the text was a single engine's; "
         f"KVTransferVerified and `pdx doctor` named each of {len(verified.BREAKS)} breaks and its repair; "
+        "no request failed while KV was blocked; "
         f"no request of {switched + upgraded} failed during a change of order and an upgrade, and nothing was left. "
         f"Other connectors' examples moved tokens too: {', '.join(moved)}."
     )
