@@ -41,7 +41,9 @@ def serve_through(scene: Scene) -> str:
     steps.check_all_answered(answers)
     longest, later = _waits(answers, began, proved + _AFTER_PROOF_SECONDS)
     breaks.replace_engine(scene, Role.DECODE)
-    seconds = _wait_until_split(scene)
+    began = time.monotonic()
+    scene.wait_until_settled(RETURN_SECONDS)  # while there is no D, no gateway pod is Ready
+    seconds = _wait_until_split(scene, began)
     verified.wait_until_verified(scene)
     return (
         f"{len(answers)} requests, none failed; longest: {longest:.1f} s; longest that arrived "
@@ -81,9 +83,9 @@ def _waits(answers: list[dict[str, Any]], began: float, known: float) -> tuple[f
     return longest, later
 
 
-def _wait_until_split(scene: Scene) -> float:
-    """Send requests until one is split; return the seconds that it took."""
-    began, before, number = time.monotonic(), count_split(scene), 0
+def _wait_until_split(scene: Scene, began: float) -> float:
+    """Send requests until one is split; return the seconds since the beginning."""
+    before, number = count_split(scene), 0
     while count_split(scene) == before:
         if time.monotonic() > began + RETURN_SECONDS:
             raise ClusterError(f"no request was split within {RETURN_SECONDS:.0f} s of the repair")
