@@ -123,9 +123,9 @@ class Deadlines:
         "kv_lease_duration must be longer",
         "With push: time from the prefill engine's answer to the decode engine's first event, in seconds. After that "
         f"the request is retried. The prefill engine keeps the KV {LEASE_MARGIN_SECONDS:g} s longer "
-        "(kv_lease_duration), unless kvTransfer.config sets that. With pull it sets only this lease, which the "
-        "decode engine renews while the request is in its queue. A change makes a new revision, which replaces the "
-        "engines.",
+        "(kv_lease_duration), unless kvTransfer.config sets that. With pull it sets this lease, which the decode "
+        "engine renews while the request is in its queue, and the time after which the gateway checks a slow transfer. "
+        "A change makes a new revision, which replaces the engines.",
     )
     first_event_seconds: _Wait = setting(
         600,

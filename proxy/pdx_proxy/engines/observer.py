@@ -128,9 +128,9 @@ class EndpointObserver(LegObserver):
         """The D waits for a push that never comes."""
         self._notify(LostHandoff(decode.name))
 
-    def handed_over(self, prefill: Endpoint, decode: Endpoint) -> None:
-        """D has the P's KV."""
-        if self._watched and (pair := pairing(prefill, decode)) in self._watched:
+    def handed_over(self, prefill: Endpoint, decode: Endpoint, *, late: bool = False) -> None:
+        """D has the P's KV. `late`: it got it possibly long ago, which shows nothing about the pair now."""
+        if not late and self._watched and (pair := pairing(prefill, decode)) in self._watched:
             self._watched -= {pair}
             self._notify(HandedOver(pair))
         if self._failing:

@@ -15,6 +15,7 @@ from pdx_proxy.engines.attribution import may_be_kv
 from pdx_proxy.engines.leg import WHOLE_BYTES
 from pdx_proxy.engines.transfer_params import LegRefused, params_to_relay
 from pdx_proxy.handoff.failures import REFUSED_MAX_TOKENS, HandoffFailure, judge
+from pdx_proxy.handoff.pull_watch import PullWatch
 from pdx_proxy.handoff.request import Request
 from pdx_proxy.handoff.settle import Ask, CloseWhenOpen, Free
 from pdx_proxy.handoff.settlements import LastStep, Legs, Settlements
@@ -123,8 +124,8 @@ class PrefillFirstLegs(Legs):
             decode = replacement_decode(snapshot, engines.load.of, self.decode_leg.endpoint, cursor=0)
             self.decode_leg = self._settlements.serving.decode_leg(Slot(engines.load, decode), self.request)
 
-    async def open_answer(self) -> Answer:
-        """Send D its leg; return its answer when it is open. Raises EngineFailure.
+    async def open_answer(self, watch: PullWatch | None = None) -> Answer:
+        """Send D its leg; return its answer when it is open. Raises EngineFailure. `watch` watches D's read from P.
 
         D may queue the leg: its heartbeats renew P's lease meanwhile. Without P's parameters it may have to compute the
         prompt. So its first event has the deadline of a whole request.
@@ -134,14 +135,12 @@ class PrefillFirstLegs(Legs):
         body = decode_body(request.body, params, b"" if params is None else self._tokens())
         self._settlements.serving.send(leg, request, body, engines.new_id(), once=params is not None)
         self._decode = _OPEN
-        return await leg.first_event(engines.deadlines.answer(stream=request.shows_output))
-
-    async def open_watched(self, finished: float) -> Answer:
-        """The same in a pull: if KV does not move within the pair, D's wait is interrupted. P finished at this time."""
-        watch, leg = self._settlements.serving.pulls, self.decode_leg
-        watch.add(leg, self.prefill_leg.endpoint, finished)
+        seconds = engines.deadlines.answer(stream=request.shows_output)
+        if watch is None or params is None:
+            return await leg.first_event(seconds)
+        watch.add(leg, self.prefill_leg.endpoint)
         try:
-            return await self.open_answer()
+            return await leg.first_event(seconds)
         finally:
             watch.discard(leg)
 
@@ -197,12 +196,12 @@ class PrefillFirstLegs(Legs):
             self.decode_leg.end()
         self._settlements.settle(self)
 
-    def succeed(self) -> None:
-        """D has loaded P's KV."""
+    def succeed(self, *, late: bool = False) -> None:
+        """D has loaded P's KV. `late`: possibly long ago, because the answer is no stream."""
         serving, prefill, decode = self._settlements.serving, self.prefill_leg.endpoint, self.decode_leg.endpoint
         serving.counters.unpin(prefill.name)
         serving.mark_handshake(prefill, decode)
-        self._engines.observer.handed_over(prefill, decode)
+        self._engines.observer.handed_over(prefill, decode, late=late)
 
     def situation(self) -> Situation:
         kind, notifier = kind_of(self.prefill_leg.endpoint.family), Notifier.NOBODY

@@ -23,7 +23,7 @@ async def hand_off(settlements: Settlements, room: Room, request: Request) -> Ha
         params = await legs.finish_prefill(family.prefill_params)
         finished = engines.clock()
         legs.replace_decode(snapshot)
-        answer = await legs.open_answer() if params is None else await legs.open_watched(finished)
+        answer = await legs.open_answer(settlements.serving.pulls)
     except EngineFailure as failure:
         raise legs.fail(failure) from failure
     except LegRefused:
@@ -37,8 +37,8 @@ async def hand_off(settlements: Settlements, room: Room, request: Request) -> Ha
     if answer.status != 200 or answer.refused:
         legs.refuse()
         raise LegRefused
-    legs.succeed()
     request.timeline.handoff = engines.clock() - finished
+    legs.succeed(late=request.timeline.handoff > engines.deadlines.kv_due)
     hits: CacheHits | None = None
     if legs.decode_leg.endpoint.counts_received:
         hits = CacheHits()

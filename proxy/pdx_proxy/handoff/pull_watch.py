@@ -1,11 +1,10 @@
 """Watches the reads of a worker's pulls: a read over a connection whose packets are lost neither ends nor fails."""
 
 import asyncio
-from collections.abc import Iterable
 from typing import Final
 
-from pdx_api.vllm_metrics import read_waiting
-from pdx_proxy.endpoints.endpoint import Endpoint, Start, pairing
+from pdx_api.vllm_metrics import EngineMetrics, read_metrics
+from pdx_proxy.endpoints.endpoint import Endpoint, Start, names_in, pairing
 from pdx_proxy.engines.leg import Leg
 from pdx_proxy.engines.probe import page_of
 from pdx_proxy.engines.upstreams import Engines
@@ -14,34 +13,39 @@ from pdx_proxy.http.upstream.failures import DeadlineExceeded
 _POLL_SECONDS: Final = 1.0
 _METRICS_SECONDS: Final = 1.0
 """How long D may take to report what its requests wait for."""
+_STILL_SECONDS: Final = 3.0
+"""If no transfer to D ends for so long while requests wait there, its reads hang. A D that is only busy ends some."""
 
 
 class PullWatch:
     """Owner of the legs of D's that have shown no output. It interrupts those whose KV does not come.
 
-    Such a leg may wait in D's queue: only D's metrics show that requests wait for KV, and only a transfer probe shows
-    that KV does not move within their pair. P's lease ends meanwhile, so that a late read could get other KV.
+    A pair may also be suspended because it is slow, and vLLM counts a request as waiting for KV until it runs, also if
+    its KV has come. So a leg of a suspended pair is interrupted only if no transfer to D ends, or if the deadline of a
+    hand-off is over. P's lease ends soon after that: a late read could get other KV.
     """
 
-    __slots__ = ("_after", "_checks", "_engines", "_legs", "_looks")
+    __slots__ = ("_after", "_checks", "_engines", "_legs", "_looks", "_moved")
 
     def __init__(self, engines: Engines) -> None:
         self._engines = engines
         self._after = engines.deadlines.kv_due
         """The age at which a leg's KV should have come."""
         self._legs: dict[Leg, tuple[Endpoint, float]] = {}
-        """Each with its P, and with the time at which P had finished."""
+        """Each with its P, and with the time at which D got it. The youngest is the last."""
         self._checks: dict[Start, asyncio.Task[None]] = {}
         """Of the D's that are queried now."""
+        self._moved: dict[Start, tuple[int, float]] = {}
+        """How many transfers to a D had ended, and when this number was first seen."""
         self._looks = False
         """Whether `_look` is due."""
 
-    def add(self, leg: Leg, prefill: Endpoint, finished: float) -> None:
-        """D gets this leg. The P finished at this time."""
+    def add(self, leg: Leg, prefill: Endpoint) -> None:
+        """D has got this leg, whose KV is at this P."""
         if not self._looks:
             self._looks = True
             asyncio.get_running_loop().call_later(_POLL_SECONDS, self._look)
-        self._legs[leg] = prefill, finished
+        self._legs[leg] = prefill, self._engines.clock()
 
     def discard(self, leg: Leg) -> None:
         """D has shown output, or the leg has ended."""
@@ -51,11 +55,14 @@ class PullWatch:
         """Query each D that has shown no output of a leg for long."""
         if not self._legs:
             self._looks = False
+            self._moved.clear()
             return
         loop = asyncio.get_running_loop()
         loop.call_later(_POLL_SECONDS, self._look)
         oldest = self._engines.clock() - self._after
-        late = {leg.endpoint.start: leg.endpoint for leg, (_, finished) in self._legs.items() if finished <= oldest}
+        late = {leg.endpoint.start: leg.endpoint for leg, (_, sent) in self._legs.items() if sent <= oldest}
+        for start in self._moved.keys() - late.keys():
+            del self._moved[start]
         for start, decode in late.items():
             if start not in self._checks:
                 self._checks[start] = loop.create_task(self._check(decode))
@@ -65,31 +72,46 @@ class PullWatch:
 
         D's metrics do not show which request waits. While none does, each late leg has its KV.
         """
-        engines, start = self._engines, decode.start
+        start, oldest = decode.start, self._engines.clock() - self._after
         try:
-            oldest = engines.clock() - self._after
-            page = await page_of(engines, decode, "/metrics", _METRICS_SECONDS)
-            late = [
-                (leg, prefill)
-                for leg, (prefill, finished) in self._legs.items()
-                if leg.endpoint.start == start and finished <= oldest
-            ]
-            waiting = read_waiting(page)
-            if waiting is None or waiting.deferred:
-                self._judge(late if page else ())
+            page = await page_of(self._engines, decode, "/metrics", _METRICS_SECONDS)
+            if not page:
+                return
+            late = [leg for leg, (_, sent) in self._legs.items() if leg.endpoint.start == start and sent <= oldest]
+            metrics = read_metrics(page)
+            hangs, waiting = self._hangs(start, metrics), metrics.waiting_by_reason
+            if waiting is None:
+                self._judge(late, hangs=hangs)
+            elif waiting.deferred:
+                self._judge(late[-int(waiting.deferred) :], hangs=hangs)  # an older one has more probably got its KV
             elif not waiting.capacity:
-                for leg, _ in late:
+                for leg in late:
                     self.discard(leg)
         finally:
             del self._checks[start]
 
-    def _judge(self, late: Iterable[tuple[Leg, Endpoint]]) -> None:
-        snapshot, asked = self._engines.snapshot, set()
-        for leg, prefill in late:
+    def _hangs(self, start: Start, metrics: EngineMetrics) -> bool:
+        """Whether no transfer to a D has ended for long."""
+        now, count = self._engines.clock(), int(metrics.transfer.count)
+        if not metrics.has_nixl:
+            return False
+        before = self._moved.get(start)
+        if before is None or before[0] != count:
+            self._moved[start] = count, now
+            return False
+        return now - before[1] >= _STILL_SECONDS
+
+    def _judge(self, late: list[Leg], *, hangs: bool) -> None:
+        engines = self._engines
+        snapshot, asked, overdue = engines.snapshot, set(), engines.clock() - engines.deadlines.handoff_seconds
+        suspended = {names_in(pair) for pair in snapshot.suspended - snapshot.watched}
+        for leg in late:
+            prefill, sent = self._legs[leg]
             pair = pairing(prefill, leg.endpoint)
-            if pair in snapshot.suspended and pair not in snapshot.watched:
-                self.discard(leg)
-                leg.interrupt(DeadlineExceeded(leg.endpoint.name, "no KV within a pair that is suspended"))
+            if names_in(pair) in suspended:
+                if hangs or sent <= overdue:
+                    self.discard(leg)
+                    leg.interrupt(DeadlineExceeded(leg.endpoint.name, "no KV within a pair that is suspended"))
             elif pair not in asked:
                 asked.add(pair)
-                self._engines.observer.slow_handoff(pair)
+                engines.observer.slow_handoff(pair)

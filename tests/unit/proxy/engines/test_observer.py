@@ -7,8 +7,8 @@ import pytest
 from pdx_api.names import Role
 from pdx_proxy.balancing.load import Load, Slot
 from pdx_proxy.config.settings import Address, EndpointSpec
-from pdx_proxy.endpoints.endpoint import Endpoint, State
-from pdx_proxy.endpoints.events import Cause, EndpointEvent, HandoffEvent, HealthCheckRequest, Suspect
+from pdx_proxy.endpoints.endpoint import Endpoint, State, pairing
+from pdx_proxy.endpoints.events import Cause, EndpointEvent, HandedOver, HandoffEvent, HealthCheckRequest, Suspect
 from pdx_proxy.endpoints.snapshot import Snapshot
 from pdx_proxy.engines.leg import Leg
 from pdx_proxy.engines.observer import EndpointObserver
@@ -131,6 +131,15 @@ def test_an_error_of_a_decode_ejects_no_prefill() -> None:
         watched.succeed(P1, D2)
     assert watched.suspects == [("h:3", Cause.CONSECUTIVE_ERRORS)]
     assert HealthCheckRequest("h:1", 1) in watched.events, "P is checked, because it may have died"
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_only_kv_that_has_just_moved_ends_a_watch(late: bool) -> None:
+    """The end of a long answer without a stream shows nothing about the pair now."""
+    watched, pair = Watched(), pairing(P1, D1)
+    watched.observer.apply(Snapshot.of([P1, D1], watched=frozenset({pair})))
+    watched.observer.handed_over(P1, D1, late=late)
+    assert watched.events == ([] if late else [HandedOver(pair)])
 
 
 def test_a_prefill_whose_kv_cannot_be_used_ejects_no_decode() -> None:
