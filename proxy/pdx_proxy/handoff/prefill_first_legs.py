@@ -124,8 +124,10 @@ class PrefillFirstLegs(Legs):
             decode = replacement_decode(snapshot, engines.load.of, self.decode_leg.endpoint, cursor=0)
             self.decode_leg = self._settlements.serving.decode_leg(Slot(engines.load, decode), self.request)
 
-    async def open_answer(self, watch: PullWatch | None = None) -> Answer:
-        """Send D its leg; return its answer when it is open. Raises EngineFailure. `watch` watches D's read from P.
+    async def open_answer(self, watch: PullWatch | None = None, finished: float = 0.0) -> Answer:
+        """Send D its leg; return its answer when it is open. Raises EngineFailure.
+
+        `watch` watches D's read from a P that finished at this time.
 
         D may queue the leg: its heartbeats renew P's lease meanwhile. Without P's parameters it may have to compute the
         prompt. So its first event has the deadline of a whole request.
@@ -138,7 +140,7 @@ class PrefillFirstLegs(Legs):
         seconds = engines.deadlines.answer(stream=request.shows_output)
         if watch is None or params is None:
             return await leg.first_event(seconds)
-        watch.add(leg, self.prefill_leg.endpoint)
+        watch.add(leg, self.prefill_leg.endpoint, finished)
         try:
             return await leg.first_event(seconds)
         finally:

@@ -16,14 +16,15 @@ from pdx_proxy.http.upstream.failures import EngineFailure
 
 async def hand_off(settlements: Settlements, room: Room, request: Request) -> Handoff:
     """Run both legs until D's answer is open; raises HandoffFailure or LegRefused."""
-    engines, legs = settlements.engines, PrefillFirstLegs(settlements, room, request)
+    engines, watch = settlements.engines, settlements.serving.pulls
+    legs = PrefillFirstLegs(settlements, room, request)
     family, snapshot = legs.prefill_leg.endpoint.family, engines.snapshot
     assert isinstance(family, Pull), "P and D are wired for a pull"
     try:
         params = await legs.finish_prefill(family.prefill_params)
         finished = engines.clock()
         legs.replace_decode(snapshot)
-        answer = await legs.open_answer(settlements.serving.pulls)
+        answer = await legs.open_answer(watch, finished)
     except EngineFailure as failure:
         raise legs.fail(failure) from failure
     except LegRefused:
@@ -38,7 +39,7 @@ async def hand_off(settlements: Settlements, room: Room, request: Request) -> Ha
         legs.refuse()
         raise LegRefused
     request.timeline.handoff = engines.clock() - finished
-    legs.succeed(late=request.timeline.handoff > engines.deadlines.kv_due)
+    legs.succeed(late=request.timeline.handoff > watch.due)
     hits: CacheHits | None = None
     if legs.decode_leg.endpoint.counts_received:
         hits = CacheHits()

@@ -25,14 +25,14 @@ class PullWatch:
     hand-off is over. P's lease ends soon after that: a late read could get other KV.
     """
 
-    __slots__ = ("_after", "_checks", "_engines", "_legs", "_looks", "_moved")
+    __slots__ = ("_checks", "_engines", "_legs", "_looks", "_moved", "due")
 
     def __init__(self, engines: Engines) -> None:
         self._engines = engines
-        self._after = engines.deadlines.kv_due
-        """The age at which a leg's KV should have come."""
+        self.due = engines.deadlines.kv_due
+        """How long after P's end D should have the KV, in seconds."""
         self._legs: dict[Leg, tuple[Endpoint, float]] = {}
-        """Each with its P, and with the time at which D got it. The youngest is the last."""
+        """Each with its P, and with the time at which P finished. The youngest is the last."""
         self._checks: dict[Start, asyncio.Task[None]] = {}
         """Of the D's that are queried now."""
         self._moved: dict[Start, tuple[int, float]] = {}
@@ -40,12 +40,12 @@ class PullWatch:
         self._looks = False
         """Whether `_look` is due."""
 
-    def add(self, leg: Leg, prefill: Endpoint) -> None:
-        """D has got this leg, whose KV is at this P."""
+    def add(self, leg: Leg, prefill: Endpoint, finished: float) -> None:
+        """D has got this leg, whose KV is at this P. P finished at this time."""
         if not self._looks:
             self._looks = True
             asyncio.get_running_loop().call_later(_POLL_SECONDS, self._look)
-        self._legs[leg] = prefill, self._engines.clock()
+        self._legs[leg] = prefill, finished
 
     def discard(self, leg: Leg) -> None:
         """D has shown output, or the leg has ended."""
@@ -59,8 +59,8 @@ class PullWatch:
             return
         loop = asyncio.get_running_loop()
         loop.call_later(_POLL_SECONDS, self._look)
-        oldest = self._engines.clock() - self._after
-        late = {leg.endpoint.start: leg.endpoint for leg, (_, sent) in self._legs.items() if sent <= oldest}
+        oldest = self._engines.clock() - self.due
+        late = {leg.endpoint.start: leg.endpoint for leg, (_, finished) in self._legs.items() if finished <= oldest}
         for start in self._moved.keys() - late.keys():
             del self._moved[start]
         for start, decode in late.items():
@@ -72,12 +72,14 @@ class PullWatch:
 
         D's metrics do not show which request waits. While none does, each late leg has its KV.
         """
-        start, oldest = decode.start, self._engines.clock() - self._after
+        start, oldest = decode.start, self._engines.clock() - self.due
         try:
             page = await page_of(self._engines, decode, "/metrics", _METRICS_SECONDS)
             if not page:
                 return
-            late = [leg for leg, (_, sent) in self._legs.items() if leg.endpoint.start == start and sent <= oldest]
+            late = [
+                leg for leg, (_, finished) in self._legs.items() if leg.endpoint.start == start and finished <= oldest
+            ]
             metrics = read_metrics(page)
             hangs, waiting = self._hangs(start, metrics), metrics.waiting_by_reason
             if waiting is None:
@@ -106,10 +108,10 @@ class PullWatch:
         snapshot, asked, overdue = engines.snapshot, set(), engines.clock() - engines.deadlines.handoff_seconds
         suspended = {names_in(pair) for pair in snapshot.suspended - snapshot.watched}
         for leg in late:
-            prefill, sent = self._legs[leg]
+            prefill, finished = self._legs[leg]
             pair = pairing(prefill, leg.endpoint)
             if names_in(pair) in suspended:
-                if hangs or sent <= overdue:
+                if hangs or finished <= overdue:
                     self.discard(leg)
                     leg.interrupt(DeadlineExceeded(leg.endpoint.name, "no KV within a pair that is suspended"))
             elif pair not in asked:

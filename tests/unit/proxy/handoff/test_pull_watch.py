@@ -76,7 +76,7 @@ async def _watch(
     legs: list[Any] = [_Leg() for _ in sent]
     watch = PullWatch(engines)
     for leg, at in zip(legs, sent, strict=True):
-        loop.call_at(at, watch.add, leg, P)
+        loop.call_at(at, watch.add, leg, P, at)
     await asyncio.sleep(seconds)
     for leg in legs:
         watch.discard(leg)
