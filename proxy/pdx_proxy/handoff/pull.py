@@ -39,7 +39,7 @@ async def hand_off(settlements: Settlements, room: Room, request: Request) -> Ha
         legs.refuse()
         raise LegRefused
     request.timeline.handoff = engines.clock() - finished
-    legs.succeed(late=request.timeline.handoff > watch.due)
+    legs.succeed(late=request.timeline.handoff > watch.due and not request.shows_output)
     hits: CacheHits | None = None
     if legs.decode_leg.endpoint.counts_received:
         hits = CacheHits()

@@ -1,6 +1,7 @@
 """Watches the reads of a worker's pulls: a read over a connection whose packets are lost neither ends nor fails."""
 
 import asyncio
+from math import ceil
 from typing import Final
 
 from pdx_api.vllm_metrics import EngineMetrics, read_metrics
@@ -21,11 +22,11 @@ class PullWatch:
     """Owner of the legs of D's that have shown no output. It interrupts those whose KV does not come.
 
     A pair may also be suspended because it is slow, and vLLM counts a request as waiting for KV until it runs, also if
-    its KV has come. So a leg of a suspended pair is interrupted only if no transfer to D ends, or if the deadline of a
-    hand-off is over. P's lease ends soon after that: a late read could get other KV.
+    its KV has come. So a leg of a suspended pair is interrupted only if transfers to D had stopped before, or if the
+    deadline of a hand-off is over. P's lease ends soon after that: a late read could get other KV.
     """
 
-    __slots__ = ("_checks", "_engines", "_legs", "_looks", "_moved", "due")
+    __slots__ = ("_checks", "_engines", "_hung", "_legs", "_looks", "_moved", "due")
 
     def __init__(self, engines: Engines) -> None:
         self._engines = engines
@@ -37,6 +38,8 @@ class PullWatch:
         """Of the D's that are queried now."""
         self._moved: dict[Start, tuple[int, float]] = {}
         """How many transfers to a D had ended, and when this number was first seen."""
+        self._hung: set[Leg] = set()
+        """Those that waited at a D to which no transfer ended, although requests were still split over their pair."""
         self._looks = False
         """Whether `_look` is due."""
 
@@ -56,6 +59,7 @@ class PullWatch:
         if not self._legs:
             self._looks = False
             self._moved.clear()
+            self._hung.clear()
             return
         loop = asyncio.get_running_loop()
         loop.call_later(_POLL_SECONDS, self._look)
@@ -68,27 +72,23 @@ class PullWatch:
                 self._checks[start] = loop.create_task(self._check(decode))
 
     async def _check(self, decode: Endpoint) -> None:
-        """If requests at D wait for KV, interrupt the late legs of suspended pairs, and have the others' pairs probed.
-
-        D's metrics do not show which request waits. While none does, each late leg has its KV.
-        """
+        """Judge the late legs if requests at D wait for KV. While none waits, each late leg has its KV."""
         start, oldest = decode.start, self._engines.clock() - self.due
         try:
             page = await page_of(self._engines, decode, "/metrics", _METRICS_SECONDS)
             if not page:
                 return
-            late = [
-                leg for leg, (_, finished) in self._legs.items() if leg.endpoint.start == start and finished <= oldest
-            ]
             metrics = read_metrics(page)
             hangs, waiting = self._hangs(start, metrics), metrics.waiting_by_reason
-            if waiting is None:
-                self._judge(late, hangs=hangs)
+            legs = [leg for leg in self._legs if leg.endpoint.start == start]
+            if metrics.waiting == 0 or (waiting is not None and not waiting.deferred and not waiting.capacity):
+                for leg in legs:
+                    if self._legs[leg][1] <= oldest:
+                        self.discard(leg)
+            elif waiting is None:
+                self._judge(legs, oldest, most=len(legs), queued=0, hangs=False)
             elif waiting.deferred:
-                self._judge(late[-int(waiting.deferred) :], hangs=hangs)  # an older one has more probably got its KV
-            elif not waiting.capacity:
-                for leg in late:
-                    self.discard(leg)
+                self._judge(legs, oldest, most=ceil(waiting.deferred), queued=ceil(waiting.capacity), hangs=hangs)
         finally:
             del self._checks[start]
 
@@ -103,17 +103,29 @@ class PullWatch:
             return False
         return now - before[1] >= _STILL_SECONDS
 
-    def _judge(self, late: list[Leg], *, hangs: bool) -> None:
-        engines = self._engines
-        snapshot, asked, overdue = engines.snapshot, set(), engines.clock() - engines.deadlines.handoff_seconds
+    def _judge(self, legs: list[Leg], oldest: float, *, most: int, queued: int, hangs: bool) -> None:
+        """Interrupt legs that wait for KV within suspended pairs, and have the pairs of others probed.
+
+        D begins its legs in order: the last ones are queued, those before wait for KV, and the first ones run. So at
+        `most` so many are interrupted, the last ones before the queue.
+        """
+        engines, begun, cut = self._engines, len(legs) - queued, []
+        snapshot, overdue = engines.snapshot, engines.clock() - engines.deadlines.handoff_seconds
         suspended = {names_in(pair) for pair in snapshot.suspended - snapshot.watched}
-        for leg in late:
+        self._hung.intersection_update(self._legs if hangs else ())
+        for place, leg in enumerate(legs):
             prefill, finished = self._legs[leg]
             pair = pairing(prefill, leg.endpoint)
+            if place >= begun and finished > overdue:
+                continue
             if names_in(pair) in suspended:
-                if hangs or finished <= overdue:
-                    self.discard(leg)
-                    leg.interrupt(DeadlineExceeded(leg.endpoint.name, "no KV within a pair that is suspended"))
-            elif pair not in asked:
-                asked.add(pair)
+                cut.append(leg)
+                continue
+            if hangs:
+                self._hung.add(leg)
+            if finished <= (oldest if hangs else overdue):
                 engines.observer.slow_handoff(pair)
+        for leg in cut[-most:]:
+            if leg in self._hung or self._legs[leg][1] <= overdue:
+                self.discard(leg)
+                leg.interrupt(DeadlineExceeded(leg.endpoint.name, "no KV within a pair that is suspended"))
